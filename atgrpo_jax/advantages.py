@@ -36,11 +36,8 @@ def group_advantages(
     mean_B = total_B / jnp.maximum(count_B, 1.0)
     centred_BxK = jnp.where(member_BxK, reward_BxK - mean_B, 0.0)
     others_B = jnp.maximum(count_B - 1.0, 1.0)
-    if leave_one_out:
-        # r - (total - r) / (n - 1) = (r - mean) * n / (n - 1)
-        advantage_BxK = centred_BxK * count_B / others_B
-    else:
-        advantage_BxK = centred_BxK
+    # Leaving one out, r - (total - r) / (n - 1) = (r - mean) * n / (n - 1).
+    advantage_BxK = centred_BxK * count_B / others_B if leave_one_out else centred_BxK
     highest_B = jnp.where(member_BxK, reward_BxK, -jnp.inf).max(-1, keepdims=True)
     lowest_B = jnp.where(member_BxK, reward_BxK, jnp.inf).min(-1, keepdims=True)
     contrast_B = (count_B > 1) & (highest_B - lowest_B > tolerance)

@@ -1,0 +1,73 @@
+"""The device mesh (data, fsdp, tensor) and where each parameter lives on it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+AXES = ("data", "fsdp", "tensor")
+
+# First match wins. Kernels are [in, out]; the embedding is [vocabulary, width].
+RULES: tuple[tuple[str, PartitionSpec], ...] = (
+    (r"embed", PartitionSpec("tensor", "fsdp")),
+    (r"head\.kernel", PartitionSpec("fsdp", "tensor")),
+    (r"layers\.\d+\.attention\.[qkv]\.kernel", PartitionSpec("fsdp", "tensor")),
+    (r"layers\.\d+\.attention\.o\.kernel", PartitionSpec("tensor", "fsdp")),
+    (r"layers\.\d+\.attention\.[qkv]\.bias", PartitionSpec("tensor")),
+    (r"layers\.\d+\.attention\.o\.bias", PartitionSpec()),
+    (r"layers\.\d+\.ffn\.(gate|up)\.kernel", PartitionSpec("fsdp", "tensor")),
+    (r"layers\.\d+\.ffn\.down\.kernel", PartitionSpec("tensor", "fsdp")),
+    (r".*norm\.scale", PartitionSpec()),
+)
+
+
+def make_mesh(data: int, fsdp: int, tensor: int) -> Mesh:
+    """A mesh over all devices; one size may be -1 for what the others leave.
+
+    Raises ValueError when the sizes do not multiply to the number of devices.
+    """
+    sizes, devices = [data, fsdp, tensor], jax.device_count()
+    if sizes.count(-1) == 1:
+        known = math.prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = devices // known if known > 0 else 0
+    if min(sizes) < 1 or math.prod(sizes) != devices:
+        raise ValueError(
+            f"mesh data={data} fsdp={fsdp} tensor={tensor} does not cover {devices} devices; "
+            f"make the product {devices} (one of them may be -1)"
+        )
+    return Mesh(np.asarray(jax.devices()).reshape(sizes), AXES)
+
+
+def spec(name: str) -> PartitionSpec:
+    """The rule for one parameter; raises ValueError when none matches."""
+    for pattern, found in RULES:
+        if re.fullmatch(pattern, name):
+            return found
+    raise ValueError(f"parameter {name!r} matches no sharding rule; add one to mesh.RULES")
+
+
+def shardings(mesh: Mesh, params: dict[str, jax.Array]) -> dict[str, NamedSharding]:
+    """The sharding of every parameter.
+
+    Raises ValueError, naming the parameter, when an axis does not divide its dimension.
+    """
+    placed = {}
+    for name, value in params.items():
+        found = spec(name)
+        for size, axis in zip(value.shape, found, strict=False):
+            if axis is not None and size % mesh.shape[axis]:
+                raise ValueError(
+                    f"mesh axis {axis}={mesh.shape[axis]} does not divide the dimension of "
+                    f"{size} of parameter {name!r}; choose a divisor of {size}"
+                )
+        placed[name] = NamedSharding(mesh, found)
+    return placed
+
+
+def shard(mesh: Mesh, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """`params` laid out on the mesh by RULES."""
+    return jax.device_put(params, shardings(mesh, params))

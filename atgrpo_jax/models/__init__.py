@@ -1,0 +1,1 @@
+"""Models: NNX inside, flat plain dicts of arrays outside."""

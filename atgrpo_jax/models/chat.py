@@ -1,0 +1,55 @@
+"""From chat messages to token ids and back, by the model's own tokenizer and template."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A tokenizer with its chat template, stop ids and context length in tokens."""
+
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    max_positions: int
+
+    def encode(self, messages: list[dict[str, str]]) -> np.ndarray:
+        """Prompt ids int32 [S], ready for the assistant to go on; BOS as the template says."""
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Text of sampled ids, special tokens skipped."""
+        return self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+
+
+def load_chat(path: str) -> Chat:
+    """Reads tokenizer, template and stop ids from a Hugging Face directory.
+
+    Raises ValueError, in one line, when the directory lacks a template or a stop id.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    if not tokenizer.chat_template:
+        raise ValueError(f"{path} has no chat template; add chat_template.jinja to it")
+    generation = json.loads((Path(path) / "generation_config.json").read_text())
+    stop = generation.get("eos_token_id")
+    if stop is None:
+        raise ValueError(f"{path}/generation_config.json names no eos_token_id; add one")
+    config = json.loads((Path(path) / "config.json").read_text())
+    stop_ids = tuple(stop) if isinstance(stop, list) else (stop,)
+    pad = tokenizer.pad_token_id
+    return Chat(
+        tokenizer=tokenizer,
+        stop_ids=stop_ids,
+        pad_id=stop_ids[0] if pad is None else pad,
+        max_positions=config["max_position_embeddings"],
+    )

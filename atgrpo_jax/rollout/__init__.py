@@ -1,0 +1,1 @@
+"""Rollouts: branch, score, advance (tree), whole trajectories (parallel), plain play."""

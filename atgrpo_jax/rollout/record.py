@@ -1,0 +1,85 @@
+"""What a rollout leaves behind: groups as a struct of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Groups:
+    """B groups of up to K responses, each group to one prompt.
+
+    The key of a group is (environment, agent, turn). Prompts and responses are right-padded;
+    nothing under `mask_BxKxR` or `member_BxK` False may be read. Advantages are zeros until
+    computed.
+    """
+
+    environment_B: np.ndarray  # int32
+    agent_B: np.ndarray  # int32, index into Workflow.agents
+    turn_B: np.ndarray  # int32
+    prompt_BxS: np.ndarray  # int32
+    prompt_length_B: np.ndarray  # int32
+    response_BxKxR: np.ndarray  # int32
+    mask_BxKxR: np.ndarray  # bool: sampled tokens, the stop token included
+    logprob_BxKxR: np.ndarray  # float32, the sampler's, at the sampling temperature
+    finish_BxK: np.ndarray  # int8: samplers.base.STOP, LENGTH or ABORT
+    member_BxK: np.ndarray  # bool: False where infrastructure failed
+    reward_BxK: np.ndarray  # float32
+    parts: dict[str, np.ndarray]  # float32 [B, K] each
+    chosen_B: np.ndarray  # int32: the branch that advanced the state, -1 for none
+    weight_version_B: np.ndarray  # int32
+    advantage_BxK: np.ndarray  # float32
+
+    def __len__(self) -> int:
+        return len(self.environment_B)
+
+
+def select(groups: Groups, index_B: np.ndarray) -> Groups:
+    """The groups at `index_B`, in that order."""
+    picked = {
+        field.name: getattr(groups, field.name)[index_B]
+        for field in fields(groups)
+        if field.name != "parts"
+    }
+    return Groups(**picked, parts={name: part[index_B] for name, part in groups.parts.items()})
+
+
+def concatenate(several: Sequence[Groups]) -> Groups:
+    """One record of all groups; prompts are padded to the longest.
+
+    Raises ValueError when the records differ in branches or response length. Parts that only
+    some records have are kept where all have them.
+    """
+    shapes = {groups.response_BxKxR.shape[1:] for groups in several}
+    if len(shapes) != 1:
+        raise ValueError(f"groups of different [branches, response] shapes {sorted(shapes)}")
+    longest = max(groups.prompt_BxS.shape[1] for groups in several)
+    padded = [
+        replace(
+            groups,
+            prompt_BxS=np.pad(
+                groups.prompt_BxS, ((0, 0), (0, longest - groups.prompt_BxS.shape[1]))
+            ),
+        )
+        for groups in several
+    ]
+    joined = {
+        field.name: np.concatenate([getattr(groups, field.name) for groups in padded])
+        for field in fields(Groups)
+        if field.name != "parts"
+    }
+    names = [name for name in several[0].parts if all(name in g.parts for g in several)]
+    parts = {name: np.concatenate([groups.parts[name] for groups in several]) for name in names}
+    return Groups(**joined, parts=parts)
+
+
+def check_keys(groups: Groups) -> None:
+    """Raises ValueError unless every (environment, agent, turn) occurs once."""
+    keys = np.stack([groups.environment_B, groups.agent_B, groups.turn_B], axis=1)
+    unique, counts = np.unique(keys, axis=0, return_counts=True)
+    if (counts > 1).any():
+        key = tuple(int(value) for value in unique[counts > 1][0])
+        raise ValueError(f"group key (environment, agent, turn) = {key} occurs more than once")

@@ -1,0 +1,162 @@
+"""The in-process sampler: one shared prefill a group, K branches decoded against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from atgrpo_jax.models import decoder
+from atgrpo_jax.models.decoder import ModelConfig, Params
+from atgrpo_jax.policy import Policy
+from atgrpo_jax.samplers.base import LENGTH, STOP, Samples
+
+
+def bucket(size: int, step: int) -> int:
+    """Smallest of step, 2 step, 4 step, ... that holds `size`; few shapes, few compilations."""
+    length = step
+    while length < size:
+        length *= 2
+    return length
+
+
+def prompt_bucket(size: int) -> int:
+    """Prompt lengths go up to the next multiple of 32 to 256, then to the next power of two."""
+    return -(-size // 32) * 32 if size <= 256 else bucket(size, 256)
+
+
+def sample_token(
+    logits_NxV: jax.Array, uniform_N: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Token by inversion of the distribution at u in [0, 1), and its log-probability.
+
+    Temperature 0 takes the largest logit; its log-probability is then the one at temperature 1.
+    """
+    scale = jnp.where(temperature > 0, temperature, 1.0)
+    logprob_NxV = jax.nn.log_softmax(logits_NxV.astype(jnp.float32) / scale, axis=-1)
+    cumulative_NxV = jnp.cumsum(jnp.exp(logprob_NxV), axis=-1)
+    total_N = cumulative_NxV[:, -1]
+    # Rounding may not lift u onto the total, or a token of probability 0 could be drawn.
+    threshold_N = jnp.minimum(uniform_N * total_N, jnp.nextafter(total_N, 0.0))
+    drawn_N = (cumulative_NxV <= threshold_N[:, None]).sum(-1)
+    token_N = jnp.where(temperature > 0, drawn_N, jnp.argmax(logprob_NxV, axis=-1))
+    token_N = token_N.astype(jnp.int32)
+    return token_N, jnp.take_along_axis(logprob_NxV, token_N[:, None], axis=-1)[:, 0]
+
+
+@partial(jax.jit, static_argnames=("config", "length"))
+def generate(
+    config: ModelConfig,
+    params: Params,
+    prompt_BxS: jax.Array,
+    prompt_mask_BxS: jax.Array,
+    live_B: jax.Array,
+    keys_BxKx2: jax.Array,
+    temperature: jax.Array,
+    stop_ids: jax.Array,
+    length: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Up to `length` tokens for K branches a prompt: ids, log-probabilities, mask, stopped.
+
+    Position r of branch k draws with fold_in(key_k, r), so a branch does not depend on what
+    else is in the batch. Stops when every row has stopped.
+    """
+    groups, branches = keys_BxKx2.shape[:2]
+    rows = groups * branches
+    keys_N = jax.random.wrap_key_data(keys_BxKx2.reshape(rows, 2))
+
+    def draw(hidden_NxD: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        uniform_N = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(keys_N)
+        return sample_token(decoder.logits(config, params, hidden_NxD), uniform_N, temperature)
+
+    last_BxD, prefix = decoder.prefill(config, params, prompt_BxS, prompt_mask_BxS)
+    first_N, first_logprob_N = draw(jnp.repeat(last_BxD, branches, axis=0), 0)
+    is_stop = lambda token: (token[:, None] == stop_ids).any(-1)  # noqa: E731
+    tokens = jnp.zeros((rows, length), jnp.int32).at[:, 0].set(first_N)
+    logprobs = jnp.zeros((rows, length), jnp.float32).at[:, 0].set(first_logprob_N)
+    live_N = jnp.repeat(live_B, branches)
+    mask = jnp.zeros((rows, length), bool).at[:, 0].set(live_N)
+    stopped = is_stop(first_N) | ~live_N
+    cache = decoder.empty_cache(config, groups, branches, length)
+
+    def going(carry: tuple) -> jax.Array:
+        return (carry[0] < length) & ~carry[4].all()
+
+    def body(carry: tuple) -> tuple:
+        step, tokens, logprobs, mask, stopped, cache = carry
+        previous_BxK = tokens[:, step - 1].reshape(groups, branches)
+        hidden_BxKxD, cache = decoder.decode(config, params, prefix, cache, previous_BxK, step - 1)
+        token_N, logprob_N = draw(hidden_BxKxD.reshape(rows, -1), step)
+        tokens = tokens.at[:, step].set(jnp.where(stopped, 0, token_N))
+        logprobs = logprobs.at[:, step].set(jnp.where(stopped, 0.0, logprob_N))
+        mask = mask.at[:, step].set(~stopped)
+        return step + 1, tokens, logprobs, mask, stopped | is_stop(token_N), cache
+
+    start = (jnp.int32(1), tokens, logprobs, mask, stopped, cache)
+    _, tokens, logprobs, mask, stopped, _ = jax.lax.while_loop(going, body, start)
+    shape = (groups, branches, length)
+    return (
+        tokens.reshape(shape),
+        logprobs.reshape(shape),
+        mask.reshape(shape),
+        stopped.reshape(groups, branches),
+    )
+
+
+class JaxSampler:
+    """Samples from the policy's own parameters on the trainer's devices."""
+
+    def sample(
+        self,
+        policy: Policy,
+        prompts: Sequence[np.ndarray],
+        keys_BxKx2: np.ndarray,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+    ) -> Samples:
+        """See samplers.base.Sampler; prompts are padded to a bucket of batch and length.
+
+        Raises ValueError when prompt and response do not fit the model's context.
+        """
+        count, branches = keys_BxKx2.shape[:2]
+        longest = max(len(prompt) for prompt in prompts)
+        if longest + max_new_tokens > policy.chat.max_positions:
+            raise ValueError(
+                f"a prompt of {longest} tokens plus rollout.max_new_tokens={max_new_tokens} "
+                f"exceeds the context of {policy.chat.max_positions} tokens of policy "
+                f"{policy.name!r}; "
+                "use a more compact rendering, fewer new tokens or a model of longer context"
+            )
+        rows, length = bucket(count, 8), prompt_bucket(longest)
+        prompt_BxS = np.full((rows, length), policy.chat.pad_id, np.int32)
+        mask_BxS = np.zeros((rows, length), bool)
+        mask_BxS[:, 0] = True  # padding rows attend one token, so that nothing turns NaN
+        for row, prompt in enumerate(prompts):
+            prompt_BxS[row, : len(prompt)] = prompt
+            mask_BxS[row, : len(prompt)] = True
+        keys = np.zeros((rows, branches, 2), np.uint32)
+        keys[:count] = keys_BxKx2
+        tokens, logprobs, mask, stopped = jax.device_get(
+            generate(
+                policy.config,
+                policy.params,
+                prompt_BxS,
+                mask_BxS,
+                np.arange(rows) < count,
+                keys,
+                np.float32(temperature),
+                np.asarray(policy.chat.stop_ids, np.int32),
+                max_new_tokens,
+            )
+        )
+        return Samples(
+            token_ids_BxKxR=tokens[:count],
+            logprob_BxKxR=logprobs[:count],
+            mask_BxKxR=mask[:count],
+            finish_BxK=np.where(stopped[:count], STOP, LENGTH).astype(np.int8),
+            weight_version_B=np.full(count, policy.version, np.int32),
+        )
