@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -50,7 +52,7 @@ def spec(name: str) -> PartitionSpec:
     raise ValueError(f"parameter {name!r} matches no sharding rule; add one to mesh.RULES")
 
 
-def shardings(mesh: Mesh, params: dict[str, jax.Array]) -> dict[str, NamedSharding]:
+def shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
     """The sharding of every parameter.
 
     Raises ValueError, naming the parameter, when an axis does not divide its dimension.
