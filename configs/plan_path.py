@@ -1,0 +1,33 @@
+"""Plan-Path, 10x10 with obstacles: a planner and a tool agent, trained from a tiny policy.
+
+Command   python launch/train.py --config=configs/plan_path.py --workdir=runs/plan_path
+Smoke     python launch/train.py --config=configs/plan_path.py:smoke --workdir=runs/smoke
+Hardware  any; float32
+Time      not measured yet
+Expected  not measured yet
+"""
+
+from ml_collections import config_dict
+
+from atgrpo_jax.config import ConfigError
+from configs import common
+from configs.sokoban import VARIANTS, shrink
+
+
+def get_config(variant: str = "") -> config_dict.ConfigDict:
+    """The recipe above, or its `smoke` variant: a few small steps that show that all of it runs."""
+    if variant not in VARIANTS:
+        raise ConfigError(f"configs/plan_path.py:{variant} is no variant; use none or smoke")
+    config = common.get_config()
+    config.environment.name = "plan_path"
+    config.environment.size = 10
+    config.environment.boxes = 0
+    config.environment.wall_rate = 0.22
+    config.environment.max_moves = 6
+    config.model.path = "assets/tiny_plan_path"
+    config.rollout.environments = 64
+    config.rollout.max_new_tokens = 8
+    config.reward.weights = common.role_weights(common.PLAN_PATH_PLANNER, common.PLAN_PATH_TOOL)
+    config.update.learning_rate = 3e-4
+    config.update.entropy = 0.01
+    return shrink(config) if variant == "smoke" else config
