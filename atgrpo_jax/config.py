@@ -22,7 +22,7 @@ from atgrpo_jax.workflows import WORKFLOWS
 
 DTYPES = ("float32", "bfloat16")
 # Of each game: smallest and largest size, fewest and most boxes.
-GAMES = {"sokoban": (4, 10, 1, 4), "plan_path": (2, 10, 0, 0)}
+GAMES = {"sokoban": (5, 10, 1, 4), "plan_path": (2, 10, 0, 0)}
 
 
 class ConfigError(ValueError):

@@ -97,9 +97,9 @@ def get_config() -> config_dict.ConfigDict:
 
     config.evaluate = config_dict.ConfigDict()
     config.evaluate.every = 20  # training steps; 0: only at the start and the end
-    config.evaluate.episodes = 200  # held-out boards
-    config.evaluate.final_episodes = 1000  # held-out boards at the start and the end
-    config.evaluate.temperature = 0.0  # 0: the likeliest token
+    config.evaluate.episodes = 256  # held-out boards
+    config.evaluate.final_episodes = 1024  # held-out boards at the start and the end
+    config.evaluate.temperature = 1.0  # 0: the likeliest token
 
     config.checkpoint = config_dict.ConfigDict()
     config.checkpoint.every = 20  # training steps; 0: only at the end

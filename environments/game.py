@@ -1,6 +1,6 @@
 """Any board game with four moves as a Task: batched on the device, read and written on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -41,6 +41,10 @@ class Game(Protocol):
 
     def success(self, state: Any) -> jax.Array:
         """Whether the board is solved."""
+        ...
+
+    def terminated(self, state: Any) -> jax.Array:
+        """Whether nothing more can be won: solved, or lost for good."""
         ...
 
     def outcome(self, state: Any) -> jax.Array:
@@ -99,6 +103,7 @@ class GameTask:
         self._reset = jax.jit(jax.vmap(game.reset_split))
         self._view = jax.jit(jax.vmap(game.view))
         self._success = jax.jit(jax.vmap(game.success))
+        self._terminated = jax.jit(jax.vmap(game.terminated))
         self._outcome = jax.jit(jax.vmap(game.outcome))
         self._score = jax.jit(jax.vmap(jax.vmap(self._score_one, (None, 0, 0))))
         self._simulate = jax.jit(jax.vmap(lambda state, moves: self._try_one(state, moves)[1]))
@@ -191,7 +196,7 @@ class GameTask:
         return Scores(parts, np.repeat(valid[:, None], K, axis=1))
 
     def advance(
-        self, state: GameState, chosen: dict[str, Sequence[str | None]], stage: Stage, turn: int
+        self, state: GameState, chosen: Mapping[str, Sequence[str | None]], stage: Stage, turn: int
     ) -> tuple[GameState, dict[str, Report]]:
         """Simulate the lists of agents that only propose, then execute those of agents that act.
 
@@ -259,10 +264,12 @@ class GameTask:
         }
 
     def status(self, state: GameState) -> Status:
-        """Done: solved, or a level that could not be made (never live)."""
-        success, valid = jax.device_get((self._success(state.boards), state.boards.valid))
-        success = np.asarray(success) & np.asarray(valid)
-        return Status(success | ~np.asarray(valid), success, state.moves_E.copy())
+        """Done: solved, lost for good, or a level that could not be made (never live)."""
+        boards = state.boards
+        success, over, valid = jax.device_get(
+            (self._success(boards), self._terminated(boards), boards.valid)
+        )
+        return Status(over | ~valid, success & valid, state.moves_E.copy())
 
     def outcome(self, state: GameState) -> np.ndarray:
         """Whole-trajectory team return, float32 [E]."""

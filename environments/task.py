@@ -1,6 +1,6 @@
 """The border between training and an environment: what a rollout asks of a task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class Task(Protocol):
         ...
 
     def advance(
-        self, state: Any, chosen: dict[str, Sequence[str | None]], stage: Stage, turn: int
+        self, state: Any, chosen: Mapping[str, Sequence[str | None]], stage: Stage, turn: int
     ) -> tuple[Any, dict[str, Report]]:
         """The state after one stage, and a report per agent of the stage.
 

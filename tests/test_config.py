@@ -114,7 +114,7 @@ WRONG = [
     ("algorithm", "ppo", "at_grpo, grpo"),
     ("workflow", "trio", "planner_tool, solo"),
     ("environment.name", "chess", "sokoban, plan_path"),
-    ("environment.size", 3, "sokoban takes 4 to 10"),
+    ("environment.size", 3, "sokoban takes 5 to 10"),
     ("environment.boxes", 0, "sokoban takes 1 to 4"),
     ("mesh.fsdp", 0, "1 or more"),
     ("mesh.fsdp", -1, "at most one"),

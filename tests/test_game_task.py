@@ -56,6 +56,9 @@ class Corridor:
         shape = (after.column - before.column) / 4.0
         return {"team": after.column / 4.0, "format": format_ok * 1.0, "shape": shape}
 
+    def terminated(self, state):
+        return self.success(state)
+
     def success(self, state):
         return state.column == 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -83,3 +84,44 @@ def check_keys(groups: Groups) -> None:
     if (counts > 1).any():
         key = tuple(int(value) for value in unique[counts > 1][0])
         raise ValueError(f"group key (environment, agent, turn) = {key} occurs more than once")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One step's data: per agent one or more records, metrics, and trees for the viewer."""
+
+    groups: dict[str, tuple[Groups, ...]]
+    statistics: dict[str, float]
+    trees: list[dict[str, Any]]
+
+
+def check_failures(groups: dict[str, tuple[Groups, ...]], limit: float) -> None:
+    """Raises RuntimeError when more than `limit` of all candidates could not be scored."""
+    members = [record.member_BxK for records in groups.values() for record in records]
+    total = sum(member.size for member in members)
+    failed = total - sum(int(member.sum()) for member in members)
+    if failed > limit * total:
+        raise RuntimeError(
+            f"{failed} of {total} candidates could not be sampled or scored, more than "
+            f"rollout.max_failure_rate={limit:g}; look at the environment's own errors"
+        )
+
+
+def singles(groups: Groups) -> Groups:
+    """Every member as a group of its own, its advantage as it was; dropped members are left out."""
+    branches = groups.member_BxK.shape[1]
+    keep = groups.member_BxK.reshape(-1)
+
+    def split(value: np.ndarray) -> np.ndarray:
+        if value.ndim > 1 and value.shape[:2] == groups.member_BxK.shape:
+            return value.reshape(-1, 1, *value.shape[2:])[keep]
+        return np.repeat(value, branches, axis=0)[keep]
+
+    values = {
+        field.name: split(getattr(groups, field.name))
+        for field in fields(groups)
+        if field.name not in ("parts", "prompt_BxS", "chosen_B")
+    }
+    values["prompt_BxS"] = np.repeat(groups.prompt_BxS, branches, axis=0)[keep]
+    values["chosen_B"] = np.zeros(int(keep.sum()), np.int32)
+    return Groups(**values, parts={name: split(part) for name, part in groups.parts.items()})

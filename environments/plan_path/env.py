@@ -42,10 +42,6 @@ class PlanPath(environment.Environment):
         return len(DELTAS)
 
     @property
-    def part_names(self) -> tuple[str, ...]:
-        return reward.PARTS
-
-    @property
     def default_params(self) -> Params:
         return Params()
 
@@ -82,6 +78,8 @@ class PlanPath(environment.Environment):
 
         start = (state, jnp.int32(0), jnp.int32(0))
         (after, executed, blocked), _ = jax.lax.scan(body, start, moves_M)
+        # The level is passed on untouched, so that a vmap over lists does not copy its table.
+        after = replace(after, level=state.level)
         return after, Trace((moves_M >= 0).sum(), executed, blocked, shortest)
 
     def parts(
@@ -106,6 +104,10 @@ class PlanPath(environment.Environment):
     def success(self, state: State) -> jax.Array:
         """Whether the agent stands on the goal."""
         return (state.agent == state.level.goal).all()
+
+    def terminated(self, state: State) -> jax.Array:
+        """Whether nothing more can be won: the goal can always be reached, so success alone."""
+        return self.success(state)
 
     def outcome(self, state: State) -> jax.Array:
         """See reward.outcome."""

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 
 from environments.plan_path.types import State, Trace
 
-PARTS = ("team", "format", "legal", "next", "executes", "shape")
-
 
 def distance(state: State) -> jax.Array:
     """True number of moves to the goal; -1 where it cannot be reached."""
