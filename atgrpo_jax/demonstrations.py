@@ -13,7 +13,7 @@ import numpy as np
 from atgrpo_jax.models.chat import Chat
 from atgrpo_jax.rng import keys
 from atgrpo_jax.workflows import Workflow
-from environments.game import GameTask, GameState
+from environments.game import GameState, GameTask
 from environments.legend import letters
 
 TRAINING = 0
@@ -76,11 +76,11 @@ def collect(
                 live = np.flatnonzero(~task.status(state).done)
                 if not len(live):
                     break
-                draws = [
-                    keys(seed, "teacher", batch, turn, order, ids, use) for use in range(2)
-                ]
+                draws = [keys(seed, "teacher", batch, turn, order, ids, use) for use in range(2)]
                 best = np.asarray(play_out(task.game, state.boards, draws[0], task.max_moves, 0.0))
-                shown = np.asarray(play_out(task.game, state.boards, draws[1], task.max_moves, slip))
+                shown = np.asarray(
+                    play_out(task.game, state.boards, draws[1], task.max_moves, slip)
+                )
                 chosen = {}
                 for agent in stage.agents:
                     talks = task.observe(state, agent, turn)

@@ -32,8 +32,10 @@ class Chat:
         return self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
 
-def load_chat(path: str) -> Chat:
+def load_chat(path: str, max_positions: int | None = None) -> Chat:
     """Reads tokenizer, template and stop ids from a Hugging Face directory.
+
+    `max_positions` is for a directory that has no model yet; else config.json says it.
 
     Raises ValueError, in one line, when the directory lacks a template or a stop id.
     """
@@ -44,12 +46,14 @@ def load_chat(path: str) -> Chat:
     stop = generation.get("eos_token_id")
     if stop is None:
         raise ValueError(f"{path}/generation_config.json names no eos_token_id; add one")
-    config = json.loads((Path(path) / "config.json").read_text())
+    if max_positions is None:
+        config = json.loads((Path(path) / "config.json").read_text())
+        max_positions = config["max_position_embeddings"]
     stop_ids = tuple(stop) if isinstance(stop, list) else (stop,)
     pad = tokenizer.pad_token_id
     return Chat(
         tokenizer=tokenizer,
         stop_ids=stop_ids,
         pad_id=stop_ids[0] if pad is None else pad,
-        max_positions=config["max_position_embeddings"],
+        max_positions=max_positions,
     )

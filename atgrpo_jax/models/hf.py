@@ -196,18 +196,24 @@ def save(
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    tensors = {}
-    for name, value in params.items():
-        array = np.asarray(value)
-        array = array.T if _is_transposed(name) else array
-        tensors[tensor_name(name)] = jnp.asarray(np.ascontiguousarray(array)).astype(dtype)
-    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-    (partial / "config.json").write_text(json.dumps(config_json(config, dtype), indent=2) + "\n")
+    write(partial, config, params, dtype)
     for name in _TOKENIZER_FILES:
         if (Path(source) / name).exists():
             shutil.copyfile(Path(source) / name, partial / name)
     shutil.rmtree(path, ignore_errors=True)
     partial.rename(path)
+
+
+def write(path: str | Path, config: ModelConfig, params: Params, dtype: str = "float32") -> None:
+    """Writes config.json and model.safetensors into an existing directory."""
+    tensors = {}
+    for name, value in params.items():
+        array = np.asarray(value)
+        array = array.T if _is_transposed(name) else array
+        tensors[tensor_name(name)] = jnp.asarray(np.ascontiguousarray(array)).astype(dtype)
+    save_file(tensors, Path(path) / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(config_json(config, dtype), indent=2) + "\n"
+    (Path(path) / "config.json").write_text(text)
 
 
 def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:

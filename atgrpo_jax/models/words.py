@@ -40,7 +40,9 @@ def build_tokenizer(words: Sequence[str], max_positions: int) -> PreTrainedToken
     return tokenizer
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, path: str | Path, stops: Sequence[str]) -> None:
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, path: str | Path, stops: Sequence[str]
+) -> None:
     """Writes tokenizer files and generation_config.json with the ids of `stops`."""
     tokenizer.save_pretrained(path)
     ids = tokenizer.convert_tokens_to_ids(list(stops))
