@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,17 +35,37 @@ def sample_token(
     """Token by inversion of the distribution at u in [0, 1), and its log-probability.
 
     Temperature 0 takes the largest logit; its log-probability is then the one at temperature 1.
+    The cumulative sum goes over blocks first and then inside one block: two short scans.
     """
     scale = jnp.where(temperature > 0, temperature, 1.0)
-    logprob_NxV = jax.nn.log_softmax(logits_NxV.astype(jnp.float32) / scale, axis=-1)
-    cumulative_NxV = jnp.cumsum(jnp.exp(logprob_NxV), axis=-1)
-    total_N = cumulative_NxV[:, -1]
-    # Rounding may not lift u onto the total, or a token of probability 0 could be drawn.
-    threshold_N = jnp.minimum(uniform_N * total_N, jnp.nextafter(total_N, 0.0))
-    drawn_N = (cumulative_NxV <= threshold_N[:, None]).sum(-1)
-    token_N = jnp.where(temperature > 0, drawn_N, jnp.argmax(logprob_NxV, axis=-1))
+    logits_NxV = logits_NxV.astype(jnp.float32) / scale
+    rows, vocabulary = logits_NxV.shape
+    block = 1 << (math.isqrt(vocabulary).bit_length())
+    largest_N = logits_NxV.max(-1, keepdims=True)
+    weight_NxV = jnp.exp(logits_NxV - largest_N)
+    weight = jnp.pad(weight_NxV, ((0, 0), (0, -vocabulary % block))).reshape(rows, -1, block)
+    blocks_NxC = jnp.cumsum(weight.sum(-1), axis=-1)
+    total_N = blocks_NxC[:, -1]
+    at_N, left_N = _invert(blocks_NxC, uniform_N * total_N)
+    inside_NxW = jnp.take_along_axis(weight, at_N[:, None, None], axis=1)[:, 0]
+    inside_N, _ = _invert(jnp.cumsum(inside_NxW, axis=-1), left_N)
+    drawn_N = at_N * block + inside_N
+    token_N = jnp.where(temperature > 0, drawn_N, jnp.argmax(logits_NxV, axis=-1))
     token_N = token_N.astype(jnp.int32)
-    return token_N, jnp.take_along_axis(logprob_NxV, token_N[:, None], axis=-1)[:, 0]
+    chosen_N = jnp.take_along_axis(logits_NxV, token_N[:, None], axis=-1)[:, 0]
+    return token_N, chosen_N - largest_N[:, 0] - jnp.log(total_N)
+
+
+def _invert(cumulative_NxC: jax.Array, threshold_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First index whose cumulative weight exceeds the threshold, and what is left of it there.
+
+    Rounding may not lift the threshold onto the total, or an index of weight 0 could be drawn.
+    """
+    total_N = cumulative_NxC[:, -1]
+    threshold_N = jnp.minimum(threshold_N, jnp.nextafter(total_N, 0.0))
+    index_N = (cumulative_NxC <= threshold_N[:, None]).sum(-1)
+    below = jnp.take_along_axis(cumulative_NxC, jnp.maximum(index_N - 1, 0)[:, None], axis=-1)[:, 0]
+    return index_N, threshold_N - jnp.where(index_N > 0, below, 0.0)
 
 
 @partial(jax.jit, static_argnames=("config", "length"))
