@@ -23,8 +23,8 @@ train: setup
 	@$(BIN)/python launch/train.py --config=configs/sokoban.py --workdir=$(WORKDIR) $(ARGS)
 
 lint: setup-test
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
+	@$(BIN)/ruff check -q --no-cache .
+	@$(BIN)/mypy --no-error-summary
 
 test: setup-test lint
 	@$(BIN)/python -m pytest -q $(ARGS)

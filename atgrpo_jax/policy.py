@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
 from atgrpo_jax.models.chat import Chat
 from atgrpo_jax.models.decoder import ModelConfig, Params
 from atgrpo_jax.workflows import Workflow

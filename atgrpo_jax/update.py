@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from atgrpo_jax.models import decoder
-from atgrpo_jax.models.decoder import ModelConfig, Params
-from atgrpo_jax.rollout.record import Groups
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from atgrpo_jax.advantages import keep_extremes
 from atgrpo_jax.loss import LossSettings, policy_loss, token_logprobs
+from atgrpo_jax.models import decoder
+from atgrpo_jax.models.decoder import ModelConfig, Params
+from atgrpo_jax.rollout.record import Groups
 from atgrpo_jax.samplers.jax_sampler import bucket, prompt_bucket
 
 

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+
 from atgrpo_jax.models import decoder
 from atgrpo_jax.models.decoder import ModelConfig
 from atgrpo_jax.rollout.record import Groups
