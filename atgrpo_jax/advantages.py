@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 SCALES = ("population", "unbiased", "none")
@@ -46,16 +45,3 @@ def group_advantages(
         variance_B = jnp.square(centred_BxK).sum(-1, keepdims=True) / divisor_B
         advantage_BxK /= jnp.sqrt(jnp.where(contrast_B, variance_B, 1.0))
     return jnp.where(contrast_B & member_BxK, advantage_BxK, 0.0)
-
-
-def keep_extremes(advantage_BxK: np.ndarray, member_BxK: np.ndarray, keep: int) -> np.ndarray:
-    """Indices [B, keep] of each group's members of largest |advantage|, earlier branches first.
-
-    keep = 0 keeps all K. Non-members come last, so they are taken only when members run out.
-    """
-    branches = advantage_BxK.shape[1]
-    if keep == 0 or keep >= branches:
-        return np.broadcast_to(np.arange(branches), advantage_BxK.shape).copy()
-    weight_BxK = np.where(member_BxK, np.abs(advantage_BxK), -1.0)
-    order_BxK = np.argsort(-weight_BxK, axis=1, kind="stable")
-    return np.sort(order_BxK[:, :keep], axis=1)

@@ -16,7 +16,7 @@ from atgrpo_jax.advantages import group_advantages
 from atgrpo_jax.rollout.record import Groups
 
 if TYPE_CHECKING:
-    from atgrpo_jax.config import AdvantageConfig
+    from atgrpo_jax.config import AdvantageConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,17 @@ ALGORITHMS = {
 }
 
 
+def mode_of(config: RunConfig) -> str:
+    """How this run rolls out: as rollout.mode says, else as its algorithm does."""
+    return config.rollout.mode or ALGORITHMS[config.algorithm].mode
+
+
 def advantages(
-    reward_BxK: np.ndarray, member_BxK: np.ndarray, settings: AdvantageConfig
+    reward_BxK: np.ndarray, member_BxK: np.ndarray, settings: AdvantageConfig, most: int
 ) -> np.ndarray:
-    """Group-relative advantages [B, K] (Eq. 1); B is padded to a power of two to compile once."""
+    """Group-relative advantages [B, K] (Eq. 1); padded to `most` groups, so it compiles once."""
     groups = reward_BxK.shape[0]
-    padding = ((0, (1 << max(groups - 1, 0).bit_length()) - groups), (0, 0))
+    padding = ((0, most - groups), (0, 0))
     values = group_advantages(
         np.pad(reward_BxK.astype(np.float32), padding),
         np.pad(member_BxK, padding),

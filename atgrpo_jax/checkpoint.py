@@ -24,10 +24,13 @@ class Checkpoints:
     what failed there raises CheckpointError at the next save and at close.
     """
 
-    def __init__(self, workdir: str, keep: int) -> None:
+    def __init__(self, workdir: str, keep: int, read_only: bool = False) -> None:
+        """`read_only` never writes or cleans up, so that it is safe beside a running training."""
         root = Path(workdir).resolve() / "checkpoints"
-        self._steps = _manager(root / "steps", keep)
-        self._best = _manager(root / "best", 1)
+        if read_only and not (root / "best").is_dir():
+            raise CheckpointError(f"{root} holds no checkpoints; give the --workdir of a run")
+        self._steps = _manager(root / "steps", keep, read_only)
+        self._best = _manager(root / "best", 1, read_only)
 
     def save(self, step: int, state: Any, score: float | None = None) -> None:
         """Keeps `state` as of now; also as the best, if `score` beats every score so far.
@@ -120,10 +123,13 @@ class Checkpoints:
             print(f"error: {failed}", file=sys.stderr)
 
 
-def _manager(directory: Path, keep: int) -> ocp.CheckpointManager:
+def _manager(directory: Path, keep: int, read_only: bool) -> ocp.CheckpointManager:
     """Keeps the newest `keep`; orbax's own best_fn would delete the newest for a better one."""
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep, create=True, cleanup_tmp_directories=True
+        max_to_keep=None if read_only else keep,
+        create=not read_only,
+        cleanup_tmp_directories=not read_only,
+        read_only=read_only,
     )
     handlers = {"state": ocp.StandardCheckpointHandler(), "score": ocp.JsonCheckpointHandler()}
     return ocp.CheckpointManager(directory, options=options, item_handlers=handlers)

@@ -70,6 +70,8 @@ class RolloutConfig:
     mode: str | None = choice("tree", "parallel")
     temperature: float = number(0.0, 10.0, above=True)
     max_new_tokens: int = number(1)
+    prompt_tokens: int = number(1)
+    sequences: int = number(1)
     advance: str = choice("greedy", "sampled", "first")
     random_advance: float = number(0.0, 1.0)
     max_failure_rate: float = number(0.0, 1.0)
@@ -157,6 +159,7 @@ class RunConfig:
 
     seed: int = number(0, 2**63 - 1)
     steps: int = number(1)
+    sampled_tokens: int = number(0)
     algorithm: str = choice(*ALGORITHMS)
     workflow: str = choice(*WORKFLOWS)
     policies: str = choice("shared", "per_role")

@@ -13,7 +13,7 @@ from atgrpo_jax.samplers.base import Sampler
 from atgrpo_jax.workflows import Workflow
 from environments.task import Task
 
-CHUNK = 256  # boards played at once: one batch shape whatever the number of episodes
+CHUNK = 256  # most boards played at once
 
 
 def evaluate(
@@ -32,10 +32,11 @@ def evaluate(
 
     The boards depend on `seed` alone, so every evaluation of every run plays the same ones.
     """
+    # One batch shape for all evaluations of a run: the last chunk is filled up, not recompiled.
+    size = min(CHUNK, max(episodes, config.evaluate.episodes, config.evaluate.final_episodes))
     chunks = []
-    for first in range(0, episodes, CHUNK):
-        wanted = min(CHUNK, episodes - first)
-        size = CHUNK if episodes > CHUNK else wanted  # the last chunk is filled up, not recompiled
+    for first in range(0, episodes, size):
+        wanted = min(size, episodes - first)
         played = play(
             task,
             workflow,

@@ -1,6 +1,9 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and directories that one process owns."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,3 +15,19 @@ def replace_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
+
+
+@contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Holds `directory` for this process; the system lets go of it however the process ends.
+
+    Raises OSError if another process holds it.
+    """
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"{directory} is in use by another process; wait for it or give another --workdir"
+            ) from None
+        yield

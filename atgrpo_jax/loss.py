@@ -63,21 +63,22 @@ def k3(logprob: Float[Array, ...], reference: Float[Array, ...]) -> Float[Array,
 
 
 def token_weights(
-    mask_BxKxR: Bool[Array, "B K R"], settings: LossSettings
+    mask_BxKxR: Bool[Array, "B K R"], weight_BxK: Float[Array, "B K"], settings: LossSettings
 ) -> tuple[Float[Array, "B K R"], Float[Array, ""]]:
     """Weight of every token and what these weights count up to, for one aggregation.
 
-    Sums of both over micro-batches and devices give the same mean whatever the split.
+    Sums of both over micro-batches and devices give the same mean whatever the split. A member of
+    weight w counts like w members.
     """
-    mask = mask_BxKxR.astype(jnp.float32)
-    length = mask.sum(-1, keepdims=True)
-    sequences = (length > 0).sum().astype(jnp.float32)
+    length = mask_BxKxR.sum(-1, keepdims=True).astype(jnp.float32)
+    weighted = mask_BxKxR * weight_BxK[..., None]
+    sequences = jnp.where(length[..., 0] > 0, weight_BxK, 0.0).sum()
     if settings.aggregation == "token":
-        return mask, mask.sum()
+        return weighted, weighted.sum()
     if settings.aggregation == "sequence":
-        return mask / jnp.maximum(length, 1.0), sequences
+        return weighted / jnp.maximum(length, 1.0), sequences
     if settings.aggregation == "constant":
-        return mask / settings.constant_length, sequences
+        return weighted / settings.constant_length, sequences
     raise ValueError(
         f"update.aggregation={settings.aggregation!r} is unknown; use one of "
         f"{', '.join(AGGREGATIONS)}"
@@ -88,6 +89,7 @@ def policy_loss(
     logprob_BxKxR: Float[Array, "B K R"],
     old_BxKxR: Float[Array, "B K R"],
     advantage_BxK: Float[Array, "B K"],
+    weight_BxK: Float[Array, "B K"],
     mask_BxKxR: Bool[Array, "B K R"],
     entropy_BxKxR: Float[Array, "B K R"],
     reference_BxKxR: Float[Array, "B K R"] | None,
@@ -95,10 +97,12 @@ def policy_loss(
 ) -> tuple[Float[Array, ""], Float[Array, ""], dict[str, Array]]:
     """(sum, count, metric sums) of the clipped surrogate (Eq. 2) minus entropy plus KL terms.
 
-    loss = sum / count. Whatever stands under mask False changes nothing, NaN included.
+    loss = sum / count; a member of weight w stands for w of them. Whatever stands under mask
+    False changes nothing, NaN included.
     """
     mask = mask_BxKxR
-    weight, count = token_weights(mask, settings)
+    weight, count = token_weights(mask, weight_BxK, settings)
+    each = mask * weight_BxK[..., None]  # of means over tokens
     logprob = jnp.where(mask, logprob_BxKxR, 0.0)
     old = jnp.where(mask, old_BxKxR, 0.0)
     advantage = jnp.where(mask, advantage_BxK[..., None], 0.0)
@@ -109,13 +113,13 @@ def policy_loss(
     token_loss = -surrogate - settings.entropy * entropy
     sums = {
         "policy_loss": -(weight * surrogate).sum(),
-        "entropy": entropy.sum(),
-        "tokens": mask.sum().astype(jnp.float32),
-        "clipped": ((clipped * advantage < ratio * advantage) & mask).sum().astype(jnp.float32),
-        "approximate_kl": jnp.where(mask, k3(logprob, old), 0.0).sum(),
+        "entropy": (each * entropy).sum(),
+        "tokens": each.sum(),
+        "clipped": (each * (clipped * advantage < ratio * advantage)).sum(),
+        "approximate_kl": (each * k3(logprob, old)).sum(),
     }
     if reference_BxKxR is not None:
         divergence = k3(logprob, jnp.where(mask, reference_BxKxR, 0.0))
         token_loss += settings.kl * divergence
-        sums["reference_kl"] = jnp.where(mask, divergence, 0.0).sum()
+        sums["reference_kl"] = (each * divergence).sum()
     return (weight * token_loss).sum(), count, sums

@@ -73,3 +73,14 @@ def shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]
 def shard(mesh: Mesh, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """`params` laid out on the mesh by RULES."""
     return jax.device_put(params, shardings(mesh, params))
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are split: (data, fsdp)."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def place_rows(mesh: Mesh, tree: Any, axis: int = 0) -> Any:
+    """Arrays on the mesh, `axis` of each spread over (data, fsdp)."""
+    sharding = NamedSharding(mesh, PartitionSpec(*[None] * axis, ("data", "fsdp")))
+    return jax.tree.map(lambda array: jax.device_put(np.asarray(array), sharding), tree)

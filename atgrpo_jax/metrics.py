@@ -1,4 +1,4 @@
-"""What a run reports: metrics.jsonl, TensorBoard, sampled trees and one console line a step."""
+"""What a run reports: metrics.jsonl, TensorBoard, sampled trees, and progress on the console."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from tensorboardX import SummaryWriter
+from tqdm import tqdm
 
 from atgrpo_jax.files import replace_text
 
 # Console columns: label -> the metric, shown when a step has it.
+HELD_OUT = "evaluate/success"
 COLUMNS = {
-    "held-out": "evaluate/success",
+    "held-out": HELD_OUT,
     "success": "rollout/success",
     "reward": "rollout/reward",
 }
@@ -54,6 +56,10 @@ class Logger:
         self._warned: set[str] = set()
         self._alarmed = dict.fromkeys(ALARMS, 0)
         self._last = time.perf_counter()
+        # None: no bar where the output is a file; there every step is a line.
+        self._bar = tqdm(
+            total=steps, initial=resume_step, disable=None, dynamic_ncols=True, unit="step"
+        )
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl, handed to the system before this returns.
@@ -68,8 +74,16 @@ class Logger:
             self._board.add_scalar(name, value, step)
         self._raise_alarms(step, values)
         now = time.perf_counter()
-        print(progress(step, self.steps, values, now - self._last), flush=True)
+        line = progress(step, self.steps, values, now - self._last)
         self._last = now
+        if self._bar.disable:
+            print(line, flush=True)
+            return
+        if HELD_OUT in values:
+            self._bar.write(line)
+        shown = {label: values[name] for label, name in COLUMNS.items() if name in values}
+        self._bar.set_postfix({label: f"{value:.3f}" for label, value in shown.items()})
+        self._bar.update(min(step + 1, self.steps or step + 1) - self._bar.n)
 
     def trees(self, step: int, trees: Iterable[Mapping[str, Any]]) -> None:
         """rollouts/step_NNNNNN.jsonl, one tree a line, whole or not at all; nothing for none."""
@@ -81,6 +95,7 @@ class Logger:
 
     def close(self) -> None:
         """Everything is on disk afterwards."""
+        self._bar.close()
         self._file.close()
         self._board.close()
 

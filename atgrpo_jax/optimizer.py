@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from atgrpo_jax.mesh import shardings
 
 if TYPE_CHECKING:
     from atgrpo_jax.config import UpdateConfig
@@ -43,4 +46,18 @@ def make_optimizer(update: UpdateConfig, schedule: optax.Schedule) -> optax.Grad
             weight_decay=update.weight_decay,
             mask=decayed,
         ),
+    )
+
+
+def state_shardings(
+    mesh: Mesh, optimizer: optax.GradientTransformation, params: dict[str, jax.Array]
+) -> Any:
+    """Where each part of the optimizer's state lives: moments beside their parameter."""
+    placed = shardings(mesh, params)
+    return optax.tree_utils.tree_map_params(
+        optimizer,
+        lambda _, where: where,
+        jax.eval_shape(optimizer.init, params),
+        placed,
+        transform_non_params=lambda _: NamedSharding(mesh, PartitionSpec()),
     )

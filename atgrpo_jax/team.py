@@ -12,15 +12,16 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from atgrpo_jax.algorithms import has_contrast
+from atgrpo_jax.algorithms import has_contrast, mode_of
 from atgrpo_jax.config import RunConfig
 from atgrpo_jax.loss import LossSettings
-from atgrpo_jax.mesh import shardings
+from atgrpo_jax.mesh import place_rows, row_shards, shardings
 from atgrpo_jax.models import chat, hf
-from atgrpo_jax.optimizer import learning_rate_schedule, make_optimizer
+from atgrpo_jax.optimizer import learning_rate_schedule, make_optimizer, state_shardings
 from atgrpo_jax.policy import Policy, real_copy, route
+from atgrpo_jax.rng import keys
 from atgrpo_jax.rollout.record import Groups, concatenate, select, singles
-from atgrpo_jax.update import Batch, make_update, pack, place, score, split_micro
+from atgrpo_jax.update import Batch, make_update, pack, score, split_micro
 from atgrpo_jax.workflows import Workflow
 
 
@@ -30,6 +31,8 @@ class Team:
 
     policies: dict[str, Policy]
     router: dict[str, str]
+    rooms: dict[str, int]  # policy name -> most rows of one optimiser step
+    mesh: Mesh
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     update: Callable[..., tuple[Any, Any, dict[str, jax.Array]]]
@@ -42,6 +45,11 @@ def optimiser_steps_per_rollout(config: RunConfig) -> int:
 
 def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
     """Loads the starting policy once for every policy of the router; nothing is shared."""
+    if config.update.micro_batch % row_shards(mesh):
+        raise ValueError(
+            f"config.update.micro_batch={config.update.micro_batch} rows cannot be spread over "
+            f"{row_shards(mesh)} devices; use a multiple of {row_shards(mesh)}"
+        )
     router = route(config.policies, workflow)
     language = chat.load_chat(config.model.path)
     schedule = learning_rate_schedule(
@@ -53,12 +61,13 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
         model_config, params = hf.load(
             config.model.path, mesh, config.model.param_dtype, config.model.compute_dtype
         )
+        opt_shardings = state_shardings(mesh, optimizer, params)
         policies[name] = Policy(
             name=name,
             config=model_config,
             chat=language,
             params=params,
-            opt_state=optimizer.init(params),
+            opt_state=jax.device_put(optimizer.init(params), opt_shardings),
             reference=real_copy(params) if config.update.kl > 0 else None,
         )
     update = make_update(
@@ -66,9 +75,31 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
         optimizer,
         loss_settings(config),
         fresh=optimiser_steps_per_rollout(config) == 1,
-        param_shardings=shardings(mesh, params),
+        placed=(shardings(mesh, params), opt_shardings),
     )
-    return Team(policies, router, optimizer, schedule, update)
+    rooms = {
+        name: most_rows(config, workflow, list(router.values()).count(name)) for name in policies
+    }
+    return Team(policies, router, rooms, mesh, optimizer, schedule, update)
+
+
+def keeps_groups(config: RunConfig, workflow: Workflow) -> bool:
+    """Whether the responses of a group answer one prompt: always in a tree; in parallel mode only
+    where nothing has happened before them."""
+    if mode_of(config) == "tree":
+        return True
+    return config.rollout.turns == 1 and len(workflow.stages) == 1
+
+
+def most_rows(config: RunConfig, workflow: Workflow, agents: int) -> int:
+    """Rows of the largest possible optimiser step of a policy with `agents` agents."""
+    rollout, update = config.rollout, config.update
+    rows = rollout.environments * rollout.turns * agents
+    if not keeps_groups(config, workflow):
+        rows *= rollout.branches
+    elif not update.share_prompt:
+        rows *= update.keep or rollout.branches
+    return -(-rows // update.minibatches)
 
 
 def loss_settings(config: RunConfig) -> LossSettings:
@@ -84,21 +115,15 @@ def loss_settings(config: RunConfig) -> LossSettings:
     )
 
 
-def pool(records: Sequence[Groups]) -> Groups:
-    """One record of several; those of other group sizes are split into single responses."""
-    if len({record.member_BxK.shape[1] for record in records}) > 1:
-        records = [singles(record) for record in records]
-    return concatenate(records)
-
-
 def learn(
-    team: Team, policy: Policy, records: Sequence[Groups], config: RunConfig, mesh: Mesh
+    team: Team, policy: Policy, records: Sequence[Groups], config: RunConfig, workflow: Workflow
 ) -> dict[str, float]:
     """Updates `policy` on its groups; returns metrics. No group with contrast: no update.
 
     The policy's version and schedule advance only with an optimiser step that happened.
     """
-    groups = pool(records)
+    whole = keeps_groups(config, workflow)
+    groups = concatenate([record if whole else singles(record) for record in records])
     kept = select(groups, np.flatnonzero(has_contrast(groups)))
     count = len(kept.environment_B)
     metrics: dict[str, Any] = {"groups": len(groups.environment_B), "groups_kept": count}
@@ -110,15 +135,21 @@ def learn(
             f"version {kept.weight_version_B.min()}; only on-policy groups may be learned from"
         )
     temperature = jnp.float32(config.rollout.temperature)
-    batch = pack(kept, config.update.keep, config.update.share_prompt)
-    parts = minibatches(batch, config, policy.version)
+    draws = keys(config.seed, "thin", kept.environment_B, kept.agent_B, kept.turn_B, policy.version)
+    uniform_B = draws[:, 0] / 2.0**32
+    batch = pack(kept, config.update.keep, config.update.share_prompt, uniform_B)
+    parts = minibatches(batch, config, policy.version, team.rooms[policy.name])
     if optimiser_steps_per_rollout(config) > 1:
         parts = [freeze_old(policy, part, temperature) for part in parts]
     rows = []
     for _ in range(config.update.epochs):
         for part in parts:
             policy.params, policy.opt_state, values = team.update(
-                policy.params, policy.opt_state, policy.reference, place(part, mesh), temperature
+                policy.params,
+                policy.opt_state,
+                policy.reference,
+                place_rows(team.mesh, part, axis=1),
+                temperature,
             )
             rows.append(values)
     policy.version += 1
@@ -137,7 +168,7 @@ def learn(
     )
 
 
-def minibatches(batch: Batch, config: RunConfig, version: int) -> list[Batch]:
+def minibatches(batch: Batch, config: RunConfig, version: int, most: int) -> list[Batch]:
     """Splits rows into the configured number of minibatches, each in micro-batches."""
     rows = len(batch.prompt_BxS)
     order = np.random.default_rng([config.seed, version]).permutation(rows)
@@ -146,6 +177,8 @@ def minibatches(batch: Batch, config: RunConfig, version: int) -> list[Batch]:
         split_micro(
             Batch(**{name: value[piece] for name, value in vars(batch).items()}),
             config.update.micro_batch,
+            most,
+            config.rollout.prompt_tokens,
         )
         for piece in pieces
     ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
-from jax.sharding import Mesh
+import numpy as np
 
-from atgrpo_jax.algorithms import ALGORITHMS
+from atgrpo_jax.algorithms import mode_of
 from atgrpo_jax.checkpoint import Checkpoints
 from atgrpo_jax.config import RunConfig, claim_workdir
 from atgrpo_jax.evaluate import evaluate
+from atgrpo_jax.files import owned
 from atgrpo_jax.mesh import make_mesh
 from atgrpo_jax.metrics import Logger
 from atgrpo_jax.models import hf
@@ -28,72 +31,98 @@ ROLLOUTS = {"tree": tree.rollout, "parallel": parallel.rollout}
 
 
 def run(config: RunConfig, workdir: str) -> None:
-    """Trains to `config.steps`, going on where `workdir` stopped. Step s evaluates, then learns.
+    """Trains to `config.steps`, going on where `workdir` stopped.
 
+    Step s evaluates, saves and then learns, so a checkpoint holds the weights that were scored.
     Raises ConfigError for a workdir of another config, ValueError for settings that do not fit,
-    RuntimeError when too many scores fail.
+    RuntimeError when too many scores fail, OSError when another process trains in `workdir`.
     """
     workflow = WORKFLOWS[config.workflow]
-    roll_out = ROLLOUTS[config.rollout.mode or ALGORITHMS[config.algorithm].mode]
-    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    roll_out = ROLLOUTS[mode_of(config)]
     task = make_task(config.environment)
     for agent in workflow.agents:
         check_weights(config.reward.weights[agent.name], task.parts, agent.name)
+    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     team = build_team(config, workflow, mesh)
-    sampler = JaxSampler()
+    sampler = JaxSampler(mesh, config.rollout.sequences, config.rollout.prompt_tokens)
     claim_workdir(workdir, config)
-    with Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
-        restored = checkpoints.restore_latest(state_of(team))
-        start = 0
-        if restored is not None:
-            start = restored[0]
-            put_state(team, restored[1])
-            print(
-                f"resuming at step {start} of {config.steps}"
-                if start <= config.steps
-                else f"nothing left to do: {workdir} holds all {config.steps} steps"
-            )
-        with Logger(workdir, start, config.steps) as logger:
-            for step in range(start, config.steps + 1):
-                metrics: dict[str, float] = {}
-                if evaluates(step, config):
-                    metrics |= evaluate_team(team, task, workflow, sampler, config, step)
-                if step < config.steps:
-                    began = time.perf_counter()
-                    rollout = roll_out(
-                        task, workflow, team.policies, team.router, sampler, config, step
-                    )
-                    metrics |= rollout.statistics
-                    metrics |= update_team(team, rollout, config, mesh)
-                    metrics["seconds/step"] = time.perf_counter() - began
-                    logger.trees(step, rollout.trees)
+    with owned(Path(workdir)), Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
+        step, tokens = resume(checkpoints, team, workdir, config)
+        if is_over(step, tokens, config) and exported(team, workdir):
+            print(f"nothing left to do: {workdir} is trained")
+            return
+        with Logger(workdir, step, config.steps) as logger:
+            while True:
+                over = is_over(step, tokens, config)
+                metrics: dict[str, float] = {"tokens/sampled": float(tokens)}
+                if evaluates(step, over, config):
+                    metrics |= evaluate_team(team, task, workflow, sampler, config, step, over)
+                if saves(step, over, config):
+                    state = {"policies": state_of(team), "tokens": np.int64(tokens)}
+                    checkpoints.save(step, state, metrics.get("evaluate/success"))
+                if over:
+                    break
+                began = time.perf_counter()
+                rollout = roll_out(
+                    task, workflow, team.policies, team.router, sampler, config, step
+                )
+                metrics |= rollout.statistics
+                metrics |= update_team(team, rollout, config, workflow)
+                metrics["seconds/step"] = time.perf_counter() - began
+                logger.trees(step, rollout.trees)
                 logger.log(step, metrics)
-                if saves(step, config):
-                    checkpoints.save(step + 1, state_of(team), metrics.get("evaluate/success"))
+                step, tokens = step + 1, tokens + int(metrics["rollout/tokens"])
+            logger.log(step, metrics)
     export(team, config, workdir)
+    print(report(workdir))
 
 
-def evaluates(step: int, config: RunConfig) -> bool:
+def resume(
+    checkpoints: Checkpoints, team: Team, workdir: str, config: RunConfig
+) -> tuple[int, int]:
+    """Puts the newest checkpoint into `team`; returns its step and the tokens sampled so far."""
+    restored = checkpoints.restore_latest({"policies": state_of(team), "tokens": np.int64(0)})
+    if restored is None:
+        print(f"training to step {config.steps} in {workdir}; started again, it goes on there")
+        return 0, 0
+    step, state = restored
+    put_state(team, state["policies"])
+    print(f"resuming {workdir} at step {step} of {config.steps}")
+    return step, int(state["tokens"])
+
+
+def is_over(step: int, tokens: int, config: RunConfig) -> bool:
+    """Whether `step` is the last: it evaluates and does not learn."""
+    return step >= config.steps or 0 < config.sampled_tokens <= tokens
+
+
+def evaluates(step: int, over: bool, config: RunConfig) -> bool:
     """Held-out evaluation before step 0, every `evaluate.every` steps, and at the end."""
     every = config.evaluate.every
-    return step in (0, config.steps) or (every > 0 and step % every == 0)
+    return step == 0 or over or (every > 0 and step % every == 0)
 
 
-def saves(step: int, config: RunConfig) -> bool:
-    """Checkpoints after every `checkpoint.every` steps and at the end."""
+def saves(step: int, over: bool, config: RunConfig) -> bool:
+    """A checkpoint every `checkpoint.every` steps and at the end."""
     every = config.checkpoint.every
-    return step == config.steps or (every > 0 and (step + 1) % every == 0)
+    return over or (every > 0 and step > 0 and step % every == 0)
 
 
 def evaluate_team(
-    team: Team, task: Task, workflow: Workflow, sampler: Sampler, config: RunConfig, step: int
+    team: Team,
+    task: Task,
+    workflow: Workflow,
+    sampler: Sampler,
+    config: RunConfig,
+    step: int,
+    over: bool,
 ) -> dict[str, float]:
     """The held-out metrics of this step; more episodes at the start and the end.
 
     There also the greedy success: the other half of what a policy can do.
     """
     settings = config.evaluate
-    ends = step in (0, config.steps)
+    ends = step == 0 or over
     episodes = settings.final_episodes if ends else settings.episodes
     began = time.perf_counter()
 
@@ -115,7 +144,9 @@ def evaluate_team(
     return metrics | {"seconds/evaluate": time.perf_counter() - began}
 
 
-def update_team(team: Team, rollout: Rollout, config: RunConfig, mesh: Mesh) -> dict[str, float]:
+def update_team(
+    team: Team, rollout: Rollout, config: RunConfig, workflow: Workflow
+) -> dict[str, float]:
     """Routes every agent's groups to its policy and updates each policy once."""
     metrics: dict[str, float] = {}
     began = time.perf_counter()
@@ -127,12 +158,42 @@ def update_team(team: Team, rollout: Rollout, config: RunConfig, mesh: Mesh) -> 
             for record in rollout.groups.get(agent, ())
         ]
         if records:
-            values = learn(team, policy, records, config, mesh)
+            values = learn(team, policy, records, config, workflow)
             metrics |= {f"update/{name}/{key}": value for key, value in values.items()}
     return metrics | {"seconds/update": time.perf_counter() - began}
+
+
+def exported(team: Team, workdir: str) -> bool:
+    """Whether the run has ended: exporting is the last that it does."""
+    return all((Path(workdir) / "policies" / name).is_dir() for name in team.policies)
 
 
 def export(team: Team, config: RunConfig, workdir: str) -> None:
     """Writes every policy as a Hugging Face directory under policies/NAME."""
     for name, policy in team.policies.items():
         hf.save(Path(workdir) / "policies" / name, policy.config, policy.params, config.model.path)
+
+
+def report(workdir: str) -> str:
+    """What the run came to, and where to look next."""
+    rows = [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+    first, last = rows[0], rows[-1]
+
+    def shown(row: dict[str, Any]) -> str:
+        text = (
+            f"{row['evaluate/success']:.3f} "
+            f"({row['evaluate/success_low']:.3f} to {row['evaluate/success_high']:.3f})"
+        )
+        greedy = row.get("evaluate/success_greedy")
+        return text if greedy is None else f"{text}, greedy {greedy:.3f}"
+
+    lines = [
+        f"held-out success on {last['evaluate/episodes']:.0f} boards (95 % interval)",
+        f"  before  {shown(first)}",
+        f"  after   {shown(last)}",
+        "look at it",
+        f"  python launch/view.py --workdir={workdir}      writes {workdir}/view.html",
+        f"  tensorboard --logdir={workdir}/tensorboard",
+        f"  python launch/evaluate.py --workdir={workdir}",
+    ]
+    return "\n".join(lines)

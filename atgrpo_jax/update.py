@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
-from atgrpo_jax.advantages import keep_extremes
 from atgrpo_jax.loss import LossSettings, policy_loss, token_logprobs
 from atgrpo_jax.models import decoder
 from atgrpo_jax.models.decoder import ModelConfig, Params
 from atgrpo_jax.rollout.record import Groups
-from atgrpo_jax.samplers.jax_sampler import bucket, prompt_bucket
+from atgrpo_jax.samplers.jax_sampler import prompt_bucket
+from atgrpo_jax.thinning import merge_repeats, thin
 
 
 @struct.dataclass
@@ -30,24 +30,31 @@ class Batch:
     response_BxKxR: Any  # int32
     mask_BxKxR: Any  # bool: sampled tokens, the stop token included
     advantage_BxK: Any  # float32
+    weight_BxK: Any  # float32: how often a member counts; 0 for none
     sampler_BxKxR: Any  # float32: the sampler's log-probabilities
     old_BxKxR: Any  # float32: the learner's before the first optimiser step of this batch
 
 
-def pack(groups: Groups, keep: int, share_prompt: bool) -> Batch:
-    """Groups -> rows. Keeps `keep` members a group; without sharing each member gets a row."""
-    index = keep_extremes(groups.advantage_BxK, groups.member_BxK, keep)
+def pack(groups: Groups, keep: int, share_prompt: bool, uniform_B: np.ndarray) -> Batch:
+    """Groups -> rows of at most `keep` members (0: all), repeats merged; see thinning.thin.
+
+    Without sharing each member gets a row of its own.
+    """
+    count_BxK = merge_repeats(
+        groups.response_BxKxR, groups.mask_BxKxR, groups.advantage_BxK, groups.member_BxK
+    )
+    index, weight_BxK = thin(groups.advantage_BxK, count_BxK, keep, uniform_B)
     take = lambda array: np.take_along_axis(  # noqa: E731
         array, index if array.ndim == 2 else index[..., None], axis=1
     )
-    member_BxK = take(groups.member_BxK)
     length = groups.prompt_BxS.shape[1]
     batch = Batch(
         prompt_BxS=groups.prompt_BxS,
         prompt_mask_BxS=np.arange(length)[None] < groups.prompt_length_B[:, None],
         response_BxKxR=take(groups.response_BxKxR),
-        mask_BxKxR=take(groups.mask_BxKxR) & member_BxK[..., None],
+        mask_BxKxR=take(groups.mask_BxKxR) & (weight_BxK > 0)[..., None],
         advantage_BxK=take(groups.advantage_BxK),
+        weight_BxK=weight_BxK,
         sampler_BxKxR=take(groups.logprob_BxKxR),
         old_BxKxR=take(groups.logprob_BxKxR),
     )
@@ -66,11 +73,13 @@ def unshare(batch: Batch) -> Batch:
     return Batch(**{name: split(name, value) for name, value in vars(batch).items()})
 
 
-def split_micro(batch: Batch, micro_batch: int, count: int | None = None) -> Batch:
-    """[B, ...] -> [n, micro_batch, ...]; n is the next power of two, padded with empty rows."""
+def split_micro(batch: Batch, micro_batch: int, most: int, prompt_tokens: int) -> Batch:
+    """[B, ...] -> [n, micro_batch, ...] with room for `most` rows, the rest filled up with empty
+    ones, so that every step of a run has one shape; prompts of `prompt_tokens` or the next bucket.
+    """
     rows, length = batch.prompt_BxS.shape
-    target = prompt_bucket(length)
-    micro = count or bucket(-(-rows // micro_batch), 1)
+    target = prompt_bucket(length, prompt_tokens)
+    micro = -(-max(most, rows) // micro_batch)
 
     def pad(name: str, array: np.ndarray) -> np.ndarray:
         widths = [(0, micro * micro_batch - rows)] + [(0, 0)] * (array.ndim - 1)
@@ -103,7 +112,10 @@ def row_logprobs(
 def gap_sums(logprob: jax.Array, batch: Batch) -> dict[str, jax.Array]:
     """How far learner and sampler disagree on the sampled tokens: sum and maximum, in nats."""
     gap = jnp.abs(jnp.where(batch.mask_BxKxR, logprob - batch.sampler_BxKxR, 0.0))
-    return {"sampler_gap": gap.sum(), "sampler_gap_max": gap.max()}
+    return {
+        "sampler_gap": (gap * batch.weight_BxK[..., None]).sum(),
+        "sampler_gap_max": gap.max(),
+    }
 
 
 def merge_sums(left: dict[str, jax.Array], right: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -122,13 +134,14 @@ def make_update(
     settings: LossSettings,
     *,
     fresh: bool,
-    param_shardings: dict[str, NamedSharding] | None = None,
+    placed: tuple[dict[str, NamedSharding], Any] | None = None,
 ) -> Callable[..., tuple[Params, Any, dict[str, jax.Array]]]:
     """The jitted step (params, opt_state, reference, batch, temperature) -> the same, updated.
 
     `fresh`: the batch was sampled from these very weights and sees one optimiser step, so the
     old log-probabilities are the new ones with their gradient stopped (ratio exactly 1).
-    params and opt_state are donated. batch has axes [micro-batch, row, ...].
+    params and opt_state are donated and stay where `placed` says. batch has axes
+    [micro-batch, row, ...].
     """
 
     def micro_loss(
@@ -140,7 +153,14 @@ def make_update(
         if reference is not None:
             frozen = jax.lax.stop_gradient(row_logprobs(config, reference, batch, temperature)[0])
         total, count, sums = policy_loss(
-            logprob, old, batch.advantage_BxK, batch.mask_BxKxR, entropy, frozen, settings
+            logprob,
+            old,
+            batch.advantage_BxK,
+            batch.weight_BxK,
+            batch.mask_BxKxR,
+            entropy,
+            frozen,
+            settings,
         )
         return total, (count, sums | {"loss": total} | gap_sums(logprob, batch))
 
@@ -168,7 +188,7 @@ def make_update(
 
         return jax.lax.scan(body, zeros, batch)[0]
 
-    shardings = None if param_shardings is None else (param_shardings, None, None)
+    shardings = None if placed is None else (*placed, None)
 
     @partial(jax.jit, donate_argnums=(0, 1), out_shardings=shardings)
     def update(
@@ -204,9 +224,3 @@ def summarise(sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Arr
 def score(config: ModelConfig, params: Params, batch: Batch, temperature: jax.Array) -> jax.Array:
     """The learner's log-probabilities [n, B, K, R] of a split batch; no gradient."""
     return jax.lax.map(lambda micro: row_logprobs(config, params, micro, temperature)[0], batch)
-
-
-def place(batch: Batch, mesh: Mesh) -> Batch:
-    """Puts a split batch on the mesh, rows spread over (data, fsdp)."""
-    sharding = NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp")))
-    return jax.tree.map(lambda array: jax.device_put(np.asarray(array), sharding), batch)

@@ -6,8 +6,8 @@ A field is overridden by `--config.rollout.branches=8`. atgrpo_jax/config.py say
 from ml_collections import config_dict
 
 # c_l of Eq. 3 by role and part; the one agent of `solo` is paid like the planner.
-SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.8}
-SOKOBAN_TOOL = {"format": 0.1, "executes": 0.1, "potential": 0.8}
+SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
+SOKOBAN_TOOL = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
 PLAN_PATH_PLANNER = {"format": 0.1, "legal": 0.1, "next": 0.8}
 PLAN_PATH_TOOL = {"format": 0.1, "executes": 0.1, "shape": 0.8}
 
@@ -32,6 +32,7 @@ def get_config() -> config_dict.ConfigDict:
     config = Document()
     config.seed = 0  # the run's only seed; every random stream is derived from it
     config.steps = 200  # training steps; each rolls out once
+    config.sampled_tokens = 0  # the run also ends once it has sampled this many; 0: no limit
     config.algorithm = "at_grpo"  # at_grpo | grpo
     config.workflow = "planner_tool"  # planner_tool | solo
     config.policies = "shared"  # shared: one policy for all roles | per_role
@@ -42,7 +43,7 @@ def get_config() -> config_dict.ConfigDict:
     config.environment.size = 6  # cells a side, Sokoban's outer wall included
     config.environment.boxes = 1  # Sokoban: 1 to 4; Plan-Path has none: 0
     config.environment.wall_rate = 0.15  # chance of a wall for an inner cell
-    config.environment.max_moves = 8  # longest action list of one reply
+    config.environment.max_moves = 6  # longest action list of one reply
     config.environment.rendering = "compact"  # compact: one line | grid: for real language models
 
     config.model = config_dict.ConfigDict()
@@ -56,7 +57,9 @@ def get_config() -> config_dict.ConfigDict:
     config.rollout.turns = 4  # T: most turns an episode
     config.rollout.mode = config_dict.placeholder(str)  # tree | parallel; unset: the algorithm's
     config.rollout.temperature = 1.0  # of sampling; the learner scores at the same one
-    config.rollout.max_new_tokens = 10  # longest response, stop token included
+    config.rollout.max_new_tokens = 8  # longest response, stop token included
+    config.rollout.prompt_tokens = 64  # prompts are padded to this, longer ones to a bucket
+    config.rollout.sequences = 256  # responses decoded at once by the sampler; changes memory only
     config.rollout.advance = "greedy"  # greedy | sampled | first: which branch moves the state
     config.rollout.random_advance = 0.5  # chance that a group advances a uniformly drawn branch
     config.rollout.max_failure_rate = 0.1  # share of failed scores above which the run stops
@@ -84,7 +87,7 @@ def get_config() -> config_dict.ConfigDict:
     config.update.epochs = 1  # passes over a rollout
     config.update.minibatches = 1  # optimiser steps a pass
     config.update.micro_batch = 32  # groups a forward and backward pass; changes memory only
-    config.update.keep = 8  # members a group kept for the update, largest |advantage|; 0: all
+    config.update.keep = 8  # different members of a group at most in the update, unbiased; 0: all
     config.update.entropy = 0.03  # weight of the entropy bonus
     config.update.kl = 0.0  # weight of the k3 KL to the starting policy; 0: no reference is held
     config.update.aggregation = "token"  # token | sequence | constant: what the loss is a mean of

@@ -135,10 +135,19 @@ class GameTask:
         return self._parts
 
     def reset(self, keys_Ex2: np.ndarray, heldout: bool) -> GameState:
-        """E fresh levels; keys are raw uint32 threefry keys [E, 2]."""
+        """E fresh levels; keys are raw uint32 threefry keys [E, 2].
+
+        A level that could not be made is never live. Raises ValueError when most could not.
+        """
         E = len(keys_Ex2)
         keys = jax.random.wrap_key_data(jnp.asarray(keys_Ex2, jnp.uint32))
-        boards = self._reset(keys, jnp.full(E, heldout))
+        boards = self._reset(keys, np.full(E, heldout))
+        made = int(np.sum(jax.device_get(boards.valid)))
+        if made < E / 2:
+            raise ValueError(
+                f"{E - made} of {E} {self.game.name} boards could not be made: there is no room; "
+                "raise config.environment.size, or lower boxes or wall_rate"
+            )
         return GameState(boards, ((),) * E, (None,) * E, np.zeros(E, np.int32))
 
     def repeat(self, state: GameState, K: int) -> GameState:

@@ -24,6 +24,7 @@ from ml_collections import config_flags  # noqa: E402
 from atgrpo_jax.config import RunConfig, from_config_dict  # noqa: E402
 from atgrpo_jax.demonstrations import Demonstrations, collect  # noqa: E402
 from atgrpo_jax.evaluate import evaluate  # noqa: E402
+from atgrpo_jax.mesh import make_mesh  # noqa: E402
 from atgrpo_jax.models import decoder, hf, words  # noqa: E402
 from atgrpo_jax.models.chat import Chat, load_chat  # noqa: E402
 from atgrpo_jax.models.decoder import ModelConfig, Params  # noqa: E402
@@ -65,7 +66,7 @@ def model_config(vocabulary: int) -> ModelConfig:
         heads=4,
         kv_heads=2,
         head_size=width // 4,
-        ffn=3 * width,
+        ffn=2 * width,
         rope_theta=10000.0,
         norm_eps=1e-6,
         tied_head=True,
@@ -121,6 +122,7 @@ def draw(sets: list[Demonstrations], random: np.random.Generator, length: int) -
         response_BxKxR=stack("answer_NxR", responses)[:, None],
         mask_BxKxR=(np.arange(responses) < lengths[1])[:, None],
         advantage_BxK=np.ones((BATCH.value, 1), np.float32),
+        weight_BxK=np.ones((BATCH.value, 1), np.float32),
         sampler_BxKxR=empty,
         old_BxKxR=empty,
     )
@@ -147,13 +149,14 @@ def step(
 
 def report(task: GameTask, policy: Policy, config: RunConfig) -> str:
     """Held-out success of the team and of the single agent, sampled and greedy."""
+    sampler = JaxSampler(make_mesh(-1, 1, 1), prompt_tokens=config.rollout.prompt_tokens)
     shown = []
     for name in ("planner_tool", "solo"):
         workflow = WORKFLOWS[name]
         router = {agent.name: policy.name for agent in workflow.agents}
         for temperature in (1.0, 0.0):
             metrics = evaluate(
-                task, workflow, {policy.name: policy}, router, JaxSampler(), config,
+                task, workflow, {policy.name: policy}, router, sampler, config,
                 episodes=EPISODES.value, temperature=temperature,
             )  # fmt: skip
             kind = "sampled" if temperature else "greedy"

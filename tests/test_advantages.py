@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atgrpo_jax.advantages import group_advantages, keep_extremes
+from atgrpo_jax.advantages import group_advantages
 
 
 def advantages(rewards, member=None, **options):
@@ -92,12 +92,6 @@ def test_unknown_scale_is_one_line():
     with pytest.raises(ValueError, match="advantage.scale='std' is unknown"):
         advantages([[1, 0]], scale="std")
 
-
-def test_keep_extremes_takes_members_of_largest_advantage():
-    advantage = np.array([[0.1, -2.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
-    member = np.array([[True] * 4, [False, True, True, False]])
-    np.testing.assert_array_equal(keep_extremes(advantage, member, 2), [[1, 3], [1, 2]])
-    np.testing.assert_array_equal(keep_extremes(advantage, member, 0), [[0, 1, 2, 3]] * 2)
 
 
 def test_group_with_a_single_loser_is_kept_whole():

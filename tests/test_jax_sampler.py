@@ -4,12 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
+from atgrpo_jax.mesh import AXES, make_mesh, shard
 from atgrpo_jax.policy import Policy
 from atgrpo_jax.samplers.base import LENGTH, STOP
 from atgrpo_jax.samplers.jax_sampler import JaxSampler, generate, prompt_bucket, sample_token
 from atgrpo_jax.update import Batch, row_logprobs
 from tests.tiny import CONFIG, TokenChat, params
+
+ONE = Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1, 1), AXES)
+
+
+def sampler(sequences=32, mesh=ONE):
+    return JaxSampler(mesh, sequences, 32)
 
 
 def policy(**fields):
@@ -27,7 +35,7 @@ def prompts(count, seed=0):
 
 
 def sample(count=5, branches=4, temperature=1.0, length=8, seed=0, **fields):
-    return JaxSampler().sample(
+    return sampler().sample(
         policy(**fields),
         prompts(count),
         keys(count, branches, seed),
@@ -49,6 +57,7 @@ def test_logprobs_agree_with_the_learner(temperature):
         got.token_ids_BxKxR,
         got.mask_BxKxR,
         np.zeros((5, 4)),
+        np.ones((5, 4)),
         got.logprob_BxKxR,
         got.logprob_BxKxR,
     )
@@ -76,7 +85,7 @@ def test_mask_covers_the_stop_token_and_nothing_after():
 
 def test_a_branch_does_not_depend_on_the_rest_of_the_batch():
     whole = sample(count=9, branches=4)
-    alone = JaxSampler().sample(
+    alone = sampler().sample(
         policy(), prompts(9)[6:7], keys(9, 4)[6:7, 2:3], temperature=1.0, max_new_tokens=8
     )
     mask = whole.mask_BxKxR[6, 2]
@@ -114,7 +123,7 @@ def test_no_token_of_probability_zero_at_the_ends():
 
 def test_prompt_beyond_the_context_is_one_clear_line():
     with pytest.raises(ValueError, match="exceeds the context of 128 tokens"):
-        JaxSampler().sample(
+        sampler().sample(
             policy(), [np.arange(125)], keys(1, 2), temperature=1.0, max_new_tokens=8
         )
 
@@ -123,12 +132,30 @@ def test_weight_version_is_the_policy_version():
     assert (sample(version=7).weight_version_B == 7).all()
 
 
-def test_one_compilation_a_bucket():
+def test_one_compilation_whatever_the_batch():
     generate.clear_cache()
-    for count in range(1, 17):
-        sample(count=count, branches=2)
-    assert generate._cache_size() == 2  # rows 8 and 16, prompts up to 32
-    assert {prompt_bucket(n) for n in range(1, 513)} == {32 * i for i in range(1, 9)} | {512}
+    for count in range(1, 40, 3):
+        assert sample(count=count, branches=2).token_ids_BxKxR.shape == (count, 2, 8)
+    assert generate._cache_size() == 1
+
+
+def test_few_prompt_lengths():
+    lengths = {prompt_bucket(n, 64) for n in range(1, 1025)}
+    assert lengths == {64, 96, 128, 160, 192, 224, 256, 512, 1024}
+    assert all(n <= prompt_bucket(n, 64) for n in range(1, 1025))
+
+
+def test_pieces_and_meshes_do_not_change_what_is_sampled():
+    whole = sampler(sequences=64).sample(
+        policy(), prompts(9), keys(9, 4), temperature=1.0, max_new_tokens=8
+    )
+    mesh = make_mesh(2, 2, 2)
+    spread = Policy("team", CONFIG, TokenChat(), shard(mesh, params()))
+    for who, using in ((policy(), sampler(8)), (spread, sampler(8, mesh))):
+        got = using.sample(who, prompts(9), keys(9, 4), temperature=1.0, max_new_tokens=8)
+        np.testing.assert_array_equal(got.token_ids_BxKxR, whole.token_ids_BxKxR)
+        np.testing.assert_array_equal(got.mask_BxKxR, whole.mask_BxKxR)
+        np.testing.assert_allclose(got.logprob_BxKxR, whole.logprob_BxKxR, atol=1e-4)
 
 
 def test_padding_rows_stop_at_once():

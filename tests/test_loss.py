@@ -14,11 +14,12 @@ def with_fields(**fields):
     return LossSettings(**{**vars(PLAIN), **fields})
 
 
-def run(logprob, old, advantage, mask, settings=PLAIN, entropy=None, reference=None):
+def run(logprob, old, advantage, mask, settings=PLAIN, entropy=None, reference=None, weight=None):
     arrays = [jnp.asarray(value, jnp.float32) for value in (logprob, old, advantage)]
     mask = jnp.asarray(mask, bool)
     entropy = jnp.zeros(mask.shape) if entropy is None else jnp.asarray(entropy, jnp.float32)
-    return policy_loss(arrays[0], arrays[1], arrays[2], mask, entropy, reference, settings)
+    ones = jnp.ones(mask.shape[:2]) if weight is None else jnp.asarray(weight, jnp.float32)
+    return policy_loss(*arrays, ones, mask, entropy, reference, settings)
 
 
 def test_clipping_by_hand():
@@ -59,7 +60,9 @@ def test_token_mean_weighs_tokens_not_sequences():
     mask = np.array([[[1, 0, 0]], [[1, 1, 1]]], bool)
     loss = {"token": 7 / 4, "sequence": (4 + 1) / 2, "constant": (4 / 4 + 3 / 4) / 2}
     for aggregation, expected in loss.items():
-        weight, count = token_weights(jnp.asarray(mask), with_fields(aggregation=aggregation))
+        weight, count = token_weights(
+            jnp.asarray(mask), jnp.ones((2, 1)), with_fields(aggregation=aggregation)
+        )
         values = jnp.array([[[4.0, 9, 9]], [[1.0, 1, 1]]])
         np.testing.assert_allclose((weight * values).sum() / count, expected, rtol=1e-6)
 
@@ -157,3 +160,21 @@ def test_token_logprobs_are_tempered_and_chunked(temperature):
 def test_tempered_probability_by_hand():
     logprob, _ = token_logprobs(jnp.ones((1, 1)), jnp.array([[2.0, 0.0]]), jnp.array([0]), 0.5)
     np.testing.assert_allclose(logprob, [-0.01815], atol=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_a_member_of_weight_three_counts_like_three(aggregation):
+    settings = with_fields(aggregation=aggregation, entropy=0.1, kl=0.2)
+    random = np.random.default_rng(3)
+    logprob = -random.random((2, 2, 4))
+    old, reference, entropy = logprob - 0.1, logprob + 0.3, random.random((2, 2, 4))
+    mask = np.arange(4) < random.integers(1, 5, (2, 2, 1))
+    advantage = random.normal(size=(2, 2))
+    three = lambda array: np.repeat(array, [3, 1], axis=1)  # noqa: E731
+    got = run(logprob, old, advantage, mask, settings, entropy, reference, [[3, 1], [3, 1]])
+    want = run(
+        *[three(a) for a in (logprob, old, advantage, mask)],
+        settings, three(entropy), three(reference),
+    )  # fmt: skip
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

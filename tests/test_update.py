@@ -1,5 +1,6 @@
 """The optimiser step: packing, accumulation, devices and donation change nothing."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import jax
@@ -8,20 +9,25 @@ import numpy as np
 import optax
 import pytest
 
+from atgrpo_jax import update as update_module
 from atgrpo_jax.loss import LossSettings
-from atgrpo_jax.mesh import make_mesh, shard, shardings
+from atgrpo_jax.mesh import make_mesh, place_rows, shard, shardings
 from atgrpo_jax.models import decoder
+from atgrpo_jax.optimizer import state_shardings
 from atgrpo_jax.update import (
     Batch,
     make_update,
-    pack,
-    place,
     row_logprobs,
     score,
     split_micro,
     unshare,
 )
 from tests.tiny import CONFIG, groups, params
+
+
+def pack(data, keep, share):
+    return update_module.pack(data, keep, share, np.full(len(data), 0.5))
+
 
 SETTINGS = LossSettings(0.2, 0.28, entropy=0.01, kl=0.0, aggregation="token", constant_length=6)
 
@@ -38,11 +44,12 @@ def plain_update(settings):
 def step(batch, micro, *, mesh=None, settings=SETTINGS):
     weights, update = params(scale=2.0), plain_update(settings)
     if mesh is not None:
-        weights, placed = shard(mesh, weights), shardings(mesh, weights)
-        update = make_update(CONFIG, OPTIMIZER, settings, fresh=True, param_shardings=placed)
-    split = split_micro(batch, micro)
+        weights = shard(mesh, weights)
+        placed = shardings(mesh, weights), state_shardings(mesh, OPTIMIZER, weights)
+        update = make_update(CONFIG, OPTIMIZER, settings, fresh=True, placed=placed)
+    split = split_micro(batch, micro, len(batch.prompt_BxS), 32)
     if mesh is not None:
-        split = place(split, mesh)
+        split = place_rows(mesh, split, axis=1)
     return update(weights, OPTIMIZER.init(weights), None, split, jnp.float32(1.0))
 
 
@@ -95,13 +102,13 @@ def test_packed_logprobs_equal_a_plain_forward_pass():
 
 
 def test_fresh_ratio_is_exactly_one():
-    _, _, metrics = step(pack(groups(8), 0, True), 4)
+    _, _, metrics = step(pack(groups(8), 0, True), 4, 8, 32)
     assert metrics["clip_fraction"] == 0
     assert metrics["approximate_kl"] == 0
 
 
 def test_second_step_on_the_same_batch_leaves_ratio_one():
-    batch = split_micro(pack(groups(8), 0, True), 4)
+    batch = split_micro(pack(groups(8), 0, True), 4, 8, 32)
     weights, optimizer = params(scale=2.0), optax.sgd(5.0)
     old = score(CONFIG, weights, batch, jnp.float32(1.0))
     batch = Batch(**{**vars(batch), "old_BxKxR": old})
@@ -155,10 +162,45 @@ def test_parameters_and_optimizer_state_are_donated():
     weights = params()
     state = optimizer.init(weights)
     update = make_update(CONFIG, optimizer, SETTINGS, fresh=True)
-    update(weights, state, None, split_micro(pack(groups(8), 0, True), 8), jnp.float32(1.0))
+    update(weights, state, None, split_micro(pack(groups(8), 0, True), 8, 8, 32), jnp.float32(1.0))
     assert all(leaf.is_deleted() for leaf in weights.values())
 
 
 def test_keep_drops_members_from_the_row():
     assert pack(groups(8), 2, True).response_BxKxR.shape == (8, 2, 6)
     assert pack(groups(8), 2, False).response_BxKxR.shape == (16, 1, 6)
+
+
+def test_merging_repeats_changes_nothing():
+    """Eight branches of which four repeat others, merged, against the eight of them."""
+    data = groups(6, branches=8)
+    twice = {
+        name: np.concatenate([getattr(data, name)[:, :4]] * 2, axis=1)
+        for name in ("response_BxKxR", "mask_BxKxR", "advantage_BxK", "logprob_BxKxR")
+    }
+    data = replace(data, **twice)
+    whole = pack(data, 0, True)
+    assert (whole.weight_BxK.sum(-1) == 8).all()
+    assert ((whole.weight_BxK > 0).sum(-1) == 4).all()
+    plain = Batch(
+        **{
+            **vars(whole),
+            **{name: getattr(data, name) for name in twice if name != "logprob_BxKxR"},
+            "sampler_BxKxR": data.logprob_BxKxR,
+            "old_BxKxR": data.logprob_BxKxR,
+            "weight_BxK": np.ones((6, 8), np.float32),
+        }
+    )
+    left, right, merged = step(whole, 6), step(plain, 6), step(pack(data, 4, True), 6)
+    for other in (right, merged):
+        assert_same(left[0], other[0])
+        assert_same(left[2], other[2])
+
+
+def test_empty_room_changes_nothing():
+    batch = pack(groups(8), 0, True)
+    weights = params(scale=2.0)
+    roomy = split_micro(batch, 4, 23, 64)
+    assert roomy.prompt_BxS.shape == (6, 4, 64)
+    got = plain_update(SETTINGS)(weights, OPTIMIZER.init(weights), None, roomy, jnp.float32(1.0))
+    assert_same(step(batch, 8)[0], got[0])

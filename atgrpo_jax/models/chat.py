@@ -39,13 +39,15 @@ def load_chat(path: str, max_positions: int | None = None) -> Chat:
 
     Raises ValueError, in one line, when the directory lacks a template or a stop id.
     """
+    file = Path(path) / "generation_config.json"
+    if not file.exists():
+        raise ValueError(f"{path} has no generation_config.json, which names the stop ids; add it")
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     if not tokenizer.chat_template:
         raise ValueError(f"{path} has no chat template; add chat_template.jinja to it")
-    generation = json.loads((Path(path) / "generation_config.json").read_text())
-    stop = generation.get("eos_token_id")
+    stop = json.loads(file.read_text()).get("eos_token_id")
     if stop is None:
-        raise ValueError(f"{path}/generation_config.json names no eos_token_id; add one")
+        raise ValueError(f"{file} names no eos_token_id; add one")
     if max_positions is None:
         config = json.loads((Path(path) / "config.json").read_text())
         max_positions = config["max_position_embeddings"]

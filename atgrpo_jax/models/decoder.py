@@ -215,8 +215,9 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
 def _module(config: ModelConfig, params: Params) -> Decoder:
     graph, paths, leaves = _structure(config)
     if params.keys() != paths.keys():
-        odd = sorted(params.keys() ^ paths.keys())
-        raise ValueError(f"parameters do not fit the model: {odd[0]!r} is missing or not known")
+        odd = sorted(params.keys() ^ paths.keys())[0]
+        fault = "is missing" if odd in paths else "is not part of it"
+        raise ValueError(f"parameters do not fit the model: {odd!r} {fault}")
     flat = {paths[name]: leaves[name].replace(params[name]) for name in paths}
     return nnx.merge(graph, nnx.from_flat_state(flat))
 

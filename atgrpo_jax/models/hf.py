@@ -30,6 +30,11 @@ _HARMLESS = {
     "attention_dropout", "_name_or_path",
 }  # fmt: skip
 
+_NEEDED = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "rms_norm_eps", "max_position_embeddings",
+)  # fmt: skip
+
 _REQUIRED_VALUES = {
     "hidden_act": ("silu",),
     "use_sliding_window": (False, None),
@@ -52,7 +57,13 @@ def read_config(path: str | Path, compute_dtype: str = "float32") -> ModelConfig
     file = Path(path) / "config.json"
     if not file.exists():
         raise ValueError(f"{path} is no model directory: it has no config.json")
-    fields = json.loads(file.read_text())
+    try:
+        fields = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON ({error}); download it again") from None
+    missing = [name for name in _NEEDED if name not in fields]
+    if missing:
+        raise ValueError(f"{file} lacks {', '.join(missing)}; add what the model was trained with")
     if fields.get("model_type") != "qwen3":
         raise ValueError(
             f"{file}: model_type={fields.get('model_type')!r} is not supported; qwen3 is"
@@ -147,12 +158,16 @@ def load(
         }
         placed = shardings(mesh, abstract)
     params: Params = {}
+    second_head = None
     for theirs, array, file in _tensors(Path(path)):
         if theirs == "lm_head.weight" and config.tied_head:
-            continue  # some writers store the tied head twice
+            second_head = array, file  # some writers store the tied head twice
+            continue
         if theirs not in wanted:
             raise ValueError(f"{file}: tensor {theirs!r} is not part of a {config.family} model")
         name = wanted[theirs]
+        if name in params:
+            raise ValueError(f"{file}: tensor {theirs!r} is there twice; remove the stale file")
         array = array.T if _is_transposed(name) else array
         if array.shape != shapes[name]:
             raise ValueError(
@@ -164,6 +179,13 @@ def load(
     missing = [theirs for theirs, name in wanted.items() if name not in params]
     if missing:
         raise ValueError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+    if second_head is not None:
+        head = np.asarray(second_head[0]).astype(param_dtype)
+        if not np.array_equal(head, np.asarray(params["embed"])):
+            raise ValueError(
+                f"{second_head[1]}: lm_head.weight differs from the embedding although config.json "
+                "ties them; set tie_word_embeddings to false"
+            )
     return config, params
 
 
@@ -190,18 +212,21 @@ def save(
 ) -> None:
     """Writes a directory that transformers loads; tokenizer files are copied from `source`.
 
-    Atomic: the directory appears whole, replacing an older one.
+    The directory appears whole; an older one is moved out of the way first.
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
+    partial, old = path.with_name(path.name + ".partial"), path.with_name(path.name + ".old")
     shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
     partial.mkdir(parents=True)
     write(partial, config, params, dtype)
     for name in _TOKENIZER_FILES:
         if (Path(source) / name).exists():
             shutil.copyfile(Path(source) / name, partial / name)
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
     partial.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write(path: str | Path, config: ModelConfig, params: Params, dtype: str = "float32") -> None:

@@ -108,7 +108,7 @@ def rollout(
         np.float32(config.reward.alpha) * task.outcome(state)
         + (earned / np.maximum(spoken, 1)).astype(np.float32)
     ).reshape(count, branches)
-    values = advantages(returns, ~lost.reshape(count, branches), config.advantage)
+    values = advantages(returns, ~lost.reshape(count, branches), config.advantage, count)
     groups = {
         name: tuple(with_returns(record, returns, values, ~lost) for record in several)
         for name, several in records.items()

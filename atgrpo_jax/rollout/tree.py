@@ -82,7 +82,12 @@ def rollout(
                     result.reward_BxK,
                     result.parts,
                     picked,
-                    advantages(result.reward_BxK, result.member_BxK, config.advantage),
+                    advantages(
+                        result.reward_BxK,
+                        result.member_BxK,
+                        config.advantage,
+                        settings.environments,
+                    ),
                 )
                 records[agent.name].append(record)
                 chosen[agent.name] = replies_of(options, picked, settings.environments)

@@ -9,24 +9,21 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from atgrpo_jax.mesh import place_rows, row_shards
 from atgrpo_jax.models import decoder
 from atgrpo_jax.models.decoder import ModelConfig, Params
 from atgrpo_jax.policy import Policy
 from atgrpo_jax.samplers.base import LENGTH, STOP, Samples
 
 
-def bucket(size: int, step: int) -> int:
-    """Smallest of step, 2 step, 4 step, ... that holds `size`; few shapes, few compilations."""
-    length = step
-    while length < size:
-        length *= 2
-    return length
-
-
-def prompt_bucket(size: int) -> int:
-    """Prompt lengths go up to the next multiple of 32 to 256, then to the next power of two."""
-    return -(-size // 32) * 32 if size <= 256 else bucket(size, 256)
+def prompt_bucket(size: int, least: int) -> int:
+    """`least` holds most prompts; longer ones go up to a multiple of 32, above 256 to a power of
+    two: few shapes, few compilations."""
+    if size <= least:
+        return least
+    return -(-size // 32) * 32 if size <= 256 else 1 << (size - 1).bit_length()
 
 
 def sample_token(
@@ -128,7 +125,14 @@ def generate(
 
 
 class JaxSampler:
-    """Samples from the policy's own parameters on the trainer's devices."""
+    """Samples from the policy's own parameters on the trainer's devices.
+
+    Works through `sequences` responses at a time, always as many, and pads prompts to
+    `prompt_tokens` (longer ones to the next bucket): one shape, so one compilation.
+    """
+
+    def __init__(self, mesh: Mesh, sequences: int = 256, prompt_tokens: int = 32) -> None:
+        self.mesh, self.sequences, self.prompt_tokens = mesh, sequences, prompt_tokens
 
     def sample(
         self,
@@ -139,11 +143,8 @@ class JaxSampler:
         temperature: float,
         max_new_tokens: int,
     ) -> Samples:
-        """See samplers.base.Sampler; prompts are padded to a bucket of batch and length.
-
-        Raises ValueError when prompt and response do not fit the model's context.
-        """
-        count, branches = keys_BxKx2.shape[:2]
+        """See samplers.base.Sampler. Raises ValueError when prompt and response do not fit the
+        model's context."""
         longest = max(len(prompt) for prompt in prompts)
         if longest + max_new_tokens > policy.chat.max_positions:
             raise ValueError(
@@ -152,32 +153,55 @@ class JaxSampler:
                 f"{policy.name!r}; "
                 "use a more compact rendering, fewer new tokens or a model of longer context"
             )
-        rows, length = bucket(count, 8), prompt_bucket(longest)
-        prompt_BxS = np.full((rows, length), policy.chat.pad_id, np.int32)
-        mask_BxS = np.zeros((rows, length), bool)
+        count, branches = keys_BxKx2.shape[:2]
+        shards = row_shards(self.mesh)
+        size = -(-max(self.sequences // branches, 1) // shards) * shards
+        length = prompt_bucket(longest, self.prompt_tokens)
+        calls = [
+            self._call(
+                policy,
+                prompts[first : first + size],
+                keys_BxKx2[first : first + size],
+                (size, length, max_new_tokens),
+                temperature,
+            )
+            for first in range(0, count, size)
+        ]
+        tokens, logprobs, mask, stopped = (
+            np.concatenate(parts)[:count] for parts in zip(*jax.device_get(calls), strict=True)
+        )
+        return Samples(
+            token_ids_BxKxR=tokens,
+            logprob_BxKxR=logprobs,
+            mask_BxKxR=mask,
+            finish_BxK=np.where(stopped, STOP, LENGTH).astype(np.int8),
+            weight_version_B=np.full(count, policy.version, np.int32),
+        )
+
+    def _call(
+        self,
+        policy: Policy,
+        prompts: Sequence[np.ndarray],
+        keys_BxKx2: np.ndarray,
+        shape: tuple[int, int, int],
+        temperature: float,
+    ) -> tuple[jax.Array, ...]:
+        """One batch of `shape` (groups, prompt length, response length), filled up with nothing."""
+        groups, length, response = shape
+        prompt_BxS = np.full((groups, length), policy.chat.pad_id, np.int32)
+        mask_BxS = np.zeros((groups, length), bool)
         mask_BxS[:, 0] = True  # padding rows attend one token, so that nothing turns NaN
         for row, prompt in enumerate(prompts):
             prompt_BxS[row, : len(prompt)] = prompt
             mask_BxS[row, : len(prompt)] = True
-        keys = np.zeros((rows, branches, 2), np.uint32)
-        keys[:count] = keys_BxKx2
-        tokens, logprobs, mask, stopped = jax.device_get(
-            generate(
-                policy.config,
-                policy.params,
-                prompt_BxS,
-                mask_BxS,
-                np.arange(rows) < count,
-                keys,
-                np.float32(temperature),
-                np.asarray(policy.chat.stop_ids, np.int32),
-                max_new_tokens,
-            )
-        )
-        return Samples(
-            token_ids_BxKxR=tokens[:count],
-            logprob_BxKxR=logprobs[:count],
-            mask_BxKxR=mask[:count],
-            finish_BxK=np.where(stopped[:count], STOP, LENGTH).astype(np.int8),
-            weight_version_B=np.full(count, policy.version, np.int32),
+        keys = np.zeros((groups, *keys_BxKx2.shape[1:]), np.uint32)
+        keys[: len(prompts)] = keys_BxKx2
+        live_B = np.arange(groups) < len(prompts)
+        return generate(
+            policy.config,
+            policy.params,
+            *place_rows(self.mesh, (prompt_BxS, mask_BxS, live_B, keys)),
+            np.float32(temperature),
+            np.asarray(policy.chat.stop_ids, np.int32),
+            response,
         )

@@ -26,7 +26,7 @@ def parts(
     """Every part, float32, in [-1, 1].
 
     potential: signed change of the true distance over d_0, so that it telescopes and walking to
-    and fro earns nothing; -1 for a list that ends in a deadlock.
+    and fro earns nothing; 0 for a list that ends in a deadlock, which deadlock_free tells apart.
     """
     start = jnp.maximum(before.level.start_distance, 1).astype(jnp.float32)
     old, new = distance(before, boxes), distance(after, boxes)
@@ -38,6 +38,6 @@ def parts(
         "legal": (1.0 - trace.blocked / jnp.maximum(trace.executed, 1)) * listed,
         "deadlock_free": (new >= 0) & listed,
         "executes": (trace.blocked == 0) & listed,
-        "potential": jnp.where(new >= 0, closer, -1.0),
+        "potential": jnp.where(new >= 0, closer, 0.0),
     }
     return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}

@@ -31,17 +31,30 @@ def vocabulary(
     words |= {"last", "none", "invalid", "moved", "kept", "plan", "then", "open", "solved"}
     words |= {f"t{turn}" for turn in range(max_turns)}
     words |= {f"{move}:{kind}" for move in legend.MOVES for kind in legend.KINDS}
+    words |= {"to", *(_sides(np.array(bits)) for bits in np.ndindex(2, 2, 2, 2))}
     return tuple(sorted(words | set(geometry_words(max_size))))
 
 
+def _sides(open_4: np.ndarray) -> str:
+    """One word for which of a box's four neighbours are free: "open:UL", "open:none"."""
+    names = [move for move, is_open in zip(legend.MOVES, open_4, strict=True) if is_open]
+    return "open:" + ("".join(names) or "none")
+
+
 def _cell_words(view: View) -> list[str]:
-    """Agent, then every box and open goal with its cell and its offset from the agent."""
+    """Agent, every box and every open goal with its cell and its offset from the agent; a box
+    also with the way to the nearest open goal and its free neighbours, which say how it can go.
+    """
     agent, goals, boxes = view["agent"], view["goals"], view["boxes"]
+    free, targets = ~view["walls"] & ~boxes, np.argwhere(goals & ~boxes)
     words = ["agent", cell_name(agent)]
     for cell in np.argwhere(boxes):
-        name = "boxgoal" if goals[tuple(cell)] else "box"
-        words += [name, cell_name(cell), offset(cell, agent)]
-    for cell in np.argwhere(goals & ~boxes):
+        sides = _sides(np.array([free[tuple(cell + delta)] for delta in legend.DELTAS]))
+        words += ["boxgoal" if goals[tuple(cell)] else "box", cell_name(cell), offset(cell, agent)]
+        if not goals[tuple(cell)]:
+            words += ["to", offset(targets[np.abs(targets - cell).sum(-1).argmin()], cell)]
+        words.append(sides)
+    for cell in targets:
         words += ["goal", cell_name(cell), offset(cell, agent)]
     return words
 

@@ -1,0 +1,60 @@
+"""What every launch script shares: flags that fail on one line, quiet libraries, exit codes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from absl import app, flags
+from absl import logging as absl_logging
+
+from atgrpo_jax.config import ConfigError
+
+FAILED, TERMINATED = 2, 143
+
+
+def fail(error: BaseException) -> NoReturn:
+    """Prints the error's last line and exits with status 2."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    print(f"error: {line.split('ConfigError: ')[-1]}", file=sys.stderr)
+    sys.exit(FAILED)
+
+
+def launch(body: Callable[[], None], workdir: Callable[[], str | None]) -> None:
+    """Runs `body` after reading the flags; what goes wrong is said in one line.
+
+    A fault other than a wrong config leaves its traceback in WORKDIR/error.txt. SIGTERM is an
+    exit, not a kill: logs and checkpoints are closed on the way out.
+    """
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    logging.getLogger("orbax").setLevel(logging.WARNING)
+    app.run(lambda _: _guarded(body, workdir), flags_parser=_parse)
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    """Reads the flags; whatever is wrong with them is said on one line."""
+    try:
+        program, *rest = flags.FLAGS(arguments)
+        if rest:
+            raise ValueError(f"{rest[0]!r} is no flag; write --NAME=VALUE")
+    except (LookupError, AttributeError) as error:
+        fail(ValueError(f"no such config field: {error}; see configs/common.py".replace('"', "")))
+    except (flags.Error, ValueError, TypeError, OSError) as error:
+        fail(error)
+    return [program]
+
+
+def _guarded(body: Callable[[], None], workdir: Callable[[], str | None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        body()
+    except (ValueError, OSError, RuntimeError) as error:
+        root = workdir()
+        if not isinstance(error, ConfigError) and root and Path(root).is_dir():
+            Path(root, "error.txt").write_text(traceback.format_exc())
+        fail(error)
