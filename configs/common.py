@@ -31,7 +31,7 @@ def get_config() -> config_dict.ConfigDict:
     """A complete run on Sokoban; what configs/TASK.py starts from."""
     config = Document()
     config.seed = 0  # the run's only seed; every random stream is derived from it
-    config.steps = 200  # training steps; each rolls out once
+    config.steps = 250  # training steps; each rolls out once
     config.sampled_tokens = 0  # the run also ends once it has sampled this many; 0: no limit
     config.algorithm = "at_grpo"  # at_grpo | grpo
     config.workflow = "planner_tool"  # planner_tool | solo
@@ -52,7 +52,7 @@ def get_config() -> config_dict.ConfigDict:
     config.model.compute_dtype = "float32"  # float32 | bfloat16; of the forward pass
 
     config.rollout = config_dict.ConfigDict()
-    config.rollout.environments = 96  # E: boards a step
+    config.rollout.environments = 64  # E: boards a step
     config.rollout.branches = 16  # K: responses a group
     config.rollout.turns = 4  # T: most turns an episode
     config.rollout.mode = config_dict.placeholder(str)  # tree | parallel; unset: the algorithm's
@@ -74,9 +74,9 @@ def get_config() -> config_dict.ConfigDict:
     config.advantage.tolerance = 1e-6  # rewards this close are no contrast: advantage 0
 
     config.update = config_dict.ConfigDict()
-    config.update.learning_rate = 2e-4  # peak, of AdamW
+    config.update.learning_rate = 5e-4  # peak, of AdamW
     config.update.warmup_steps = 0  # optimiser steps of linear warm-up
-    config.update.schedule = "constant"  # constant | cosine | linear: after the warm-up
+    config.update.schedule = "linear"  # constant | cosine | linear: after the warm-up
     config.update.final_fraction = 0.1  # last learning rate over the peak (cosine, linear)
     config.update.weight_decay = 0.01  # of matrices; norms and biases are left alone
     config.update.beta1 = 0.9  # Adam's first moment
@@ -85,10 +85,10 @@ def get_config() -> config_dict.ConfigDict:
     config.update.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
     config.update.clip_high = 0.28
     config.update.epochs = 1  # passes over a rollout
-    config.update.minibatches = 1  # optimiser steps a pass
-    config.update.micro_batch = 32  # groups a forward and backward pass; changes memory only
+    config.update.minibatches = 4  # optimiser steps a pass
+    config.update.micro_batch = 16  # groups a forward and backward pass; changes memory only
     config.update.keep = 8  # different members of a group at most in the update, unbiased; 0: all
-    config.update.entropy = 0.03  # weight of the entropy bonus
+    config.update.entropy = 0.015  # weight of the entropy bonus
     config.update.kl = 0.0  # weight of the k3 KL to the starting policy; 0: no reference is held
     config.update.aggregation = "token"  # token | sequence | constant: what the loss is a mean of
     config.update.share_prompt = True  # compute a group's prompt once

@@ -37,13 +37,13 @@ from environments.registry import make_task  # noqa: E402
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="configs/TASK.py")
 OUT = flags.DEFINE_string("out", None, "Directory of the new policy.", required=True)
-STEPS = flags.DEFINE_integer("steps", 100, "Optimiser steps; few, so that skill stays low.")
+STEPS = flags.DEFINE_integer("steps", 110, "Optimiser steps; few, so that skill stays low.")
 BATCH = flags.DEFINE_integer("batch", 256, "Demonstrations a step.")
 RATE = flags.DEFINE_float("rate", 2e-3, "Peak learning rate.")
 LAYERS = flags.DEFINE_integer("layers", 4, "Decoder layers.")
 WIDTH = flags.DEFINE_integer("width", 128, "Width of the decoder.")
 SLIP = flags.DEFINE_float("slip", 0.3, "Chance of a random move in what agents are shown.")
-REPORT = flags.DEFINE_integer("report", 25, "Steps between held-out evaluations.")
+REPORT = flags.DEFINE_integer("report", 55, "Steps between held-out evaluations.")
 EPISODES = flags.DEFINE_integer("episodes", 512, "Held-out boards of an evaluation.")
 POSITIONS = 192  # longest prompt plus answer
 

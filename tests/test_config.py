@@ -57,19 +57,19 @@ def test_records_mirror_the_document():
     assert sorted(p for p, _ in leaves(strict)) == sorted(p for p, _ in leaves(common.get_config()))
 
 
-def test_defaults_of_the_tasks():
+def test_defaults_of_the_tasks_fit_together():
     one, two = from_config_dict(sokoban.get_config()), from_config_dict(plan_path.get_config())
-    assert (one.environment.size, one.environment.boxes, one.environment.max_moves) == (6, 1, 8)
-    assert (one.rollout.environments, one.rollout.branches, one.rollout.turns) == (96, 16, 4)
-    assert (one.update.clip_low, one.update.clip_high, one.update.entropy) == (0.2, 0.28, 0.03)
-    assert (two.environment.size, two.environment.boxes, two.environment.max_moves) == (10, 0, 6)
-    assert (two.rollout.environments, two.rollout.max_new_tokens) == (64, 8)
-    assert (two.update.learning_rate, two.update.entropy) == (3e-4, 0.01)
+    assert (one.environment.size, one.environment.boxes, one.environment.wall_rate) == (6, 1, 0.15)
+    assert (two.environment.size, two.environment.boxes, two.environment.wall_rate) == (10, 0, 0.22)
+    assert two.reward.weights["planner"] == {"format": 0.1, "legal": 0.1, "next": 0.8}
     for run in (one, two):
+        assert run.evaluate.final_episodes == 1024
+        assert run.evaluate.temperature == 1.0
+        # The longest list, its brackets included.
+        assert run.rollout.max_new_tokens == run.environment.max_moves + 2
         assert run.reward.weights["solo"] == run.reward.weights["planner"]
         for parts in run.reward.weights.values():
             assert sum(parts.values()) == pytest.approx(1.0)
-    assert two.reward.weights["planner"] == {"format": 0.1, "legal": 0.1, "next": 0.8}
 
 
 def test_every_leaf_can_be_overridden_from_the_command_line(monkeypatch):

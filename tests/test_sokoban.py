@@ -22,6 +22,9 @@ def boards(count, heldout=False, seed=0, env=ENV):
     return jax.jit(jax.vmap(env.reset_split, (0, None)))(keys, jnp.bool_(heldout))
 
 
+BOARDS = boards(200)
+
+
 def step(walls, boxes, agent, move):
     """One move on a frozenset of boxes, in plain Python."""
     row, column = DELTAS[move]
@@ -244,6 +247,21 @@ def test_a_deadlock_is_seen_and_ends_the_episode_without_success():
     assert ENV.distance(state) == -1  # along the upper wall, and the goal is not there
     assert ENV.terminated(state)
     assert not ENV.success(state)
+
+
+def test_a_push_into_a_deadlock_loses_its_part_and_gains_nothing():
+    state = next(
+        found
+        for e in range(200)
+        for found in [jax.tree.map(lambda x, e=e: x[e], BOARDS)]
+        for move in range(4)
+        if ENV.distance(MOVE(found, jnp.int32(move))) < 0
+    )
+    move = next(m for m in range(4) if ENV.distance(MOVE(state, jnp.int32(m))) < 0)
+    after, trace = RUN(state, listed(move))
+    parts = ENV.parts(state, after, trace, jnp.bool_(True))
+    assert (parts["deadlock_free"], parts["potential"], parts["team"]) == (0, 0, 0)
+    assert parts["legal"] == 1
 
 
 def test_parts_of_an_unreadable_reply():

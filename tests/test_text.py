@@ -116,9 +116,9 @@ def test_sokoban_compact_by_hand():
     plan = Proposal("tool", (0, 3), 0, {**view, "agent": np.array([1, 4])})
     scene = Scene(PLANNER, 2, view, (plan,), Effect((1,), 1, False), 10)
     assert sokoban.compact(scene) == (
-        "planner t2 agent r2c3 box r1c2 -1-1 goal r4c4 +2+1 wall +1+0 "
+        "planner t2 agent r2c3 box r1c2 -1-1 to +3+2 open:DLR goal r4c4 +2+1 wall +1+0 "
         "moves U:walk D:blocked L:push R:walk last D kept "
-        "plan U R then agent r1c4 box r1c2 +0-2 goal r4c4 +3+0 open"
+        "plan U R then agent r1c4 box r1c2 +0-2 to +3+2 open:DLR goal r4c4 +3+0 open"
     )
 
 

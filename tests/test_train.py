@@ -190,7 +190,7 @@ BAD = [
     ({"rollout__max_new_tokens": 500}, ValueError, "exceeds the context"),
     ({"mesh__data": 3}, ValueError, "does not cover 8 devices"),
     ({"update__micro_batch": 3}, ValueError, "cannot be spread over 8 devices"),
-    ({"environment__wall_rate": 0.6, "environment__size": 5, "environment__boxes": 4},
+    ({"environment__wall_rate": 0.6, "environment__size": 5, "environment__boxes": 2},
      ValueError, "there is no room"),
     ({"reward__weights": {"tool": {"format": 1.0, "jump": 1.0}, "planner": {"format": 1.0}}},
      ValueError, "jump"),
