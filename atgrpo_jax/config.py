@@ -46,7 +46,7 @@ class EnvironmentConfig:
     name: str = choice(*GAMES)
     size: int = number(2, 10)
     boxes: int = number(0, 4)
-    wall_rate: float = number(0.0, 0.6)
+    wall_rate: float = number(0.0, 0.5)
     max_moves: int = number(1, 100)
     rendering: str = choice("compact", "grid")
 

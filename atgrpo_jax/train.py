@@ -103,9 +103,9 @@ def evaluates(step: int, over: bool, config: RunConfig) -> bool:
 
 
 def saves(step: int, over: bool, config: RunConfig) -> bool:
-    """A checkpoint every `checkpoint.every` steps and at the end."""
+    """A checkpoint at the start, every `checkpoint.every` steps and at the end; 0: at the end."""
     every = config.checkpoint.every
-    return over or (every > 0 and step > 0 and step % every == 0)
+    return over or (every > 0 and step % every == 0)
 
 
 def evaluate_team(

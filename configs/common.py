@@ -8,8 +8,8 @@ from ml_collections import config_dict
 # c_l of Eq. 3 by role and part; the one agent of `solo` is paid like the planner.
 SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
 SOKOBAN_TOOL = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
-PLAN_PATH_PLANNER = {"format": 0.1, "legal": 0.1, "next": 0.8}
-PLAN_PATH_TOOL = {"format": 0.1, "executes": 0.1, "shape": 0.8}
+PLAN_PATH_PLANNER = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
+PLAN_PATH_TOOL = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
 
 
 def role_weights(planner: dict[str, float], tool: dict[str, float]) -> config_dict.ConfigDict:

@@ -26,6 +26,4 @@ def get_config(variant: str = "") -> config_dict.ConfigDict:
     config.model.path = "assets/tiny_plan_path"
     config.rollout.prompt_tokens = 96
     config.reward.weights = common.role_weights(common.PLAN_PATH_PLANNER, common.PLAN_PATH_TOOL)
-    config.update.learning_rate = 3e-4
-    config.update.entropy = 0.01
     return shrink(config) if variant == "smoke" else config

@@ -31,12 +31,15 @@ class Corridor:
 
     name = "plan_path"
 
-    def __init__(self, valid=True):
-        self.valid, self.traces = valid, 0
+    def __init__(self, failing=()):
+        self.failing, self.traces = jnp.array([-1, *failing]), 0
 
     def reset_split(self, key, heldout):
         column = jax.random.randint(key, (), 0, 2)
-        return CorridorState(jnp.where(heldout, column, 0), jnp.bool_(self.valid))
+        return CorridorState(jnp.where(heldout, column, 0), self.made(key))
+
+    def made(self, key):
+        return (jax.random.key_data(key)[0] != self.failing).all()
 
     def run(self, state, moves_M):
         self.traces += 1
@@ -127,12 +130,24 @@ def test_score_compiles_once_and_ignores_list_length(task):
     assert task.game.traces == traces
 
 
+def numbered(count):
+    return np.stack([np.arange(count), np.zeros(count)], axis=1).astype(np.uint32)
+
+
 def test_failed_level_is_invalid_and_never_live():
-    task = GameTask(Corridor(valid=False))
-    state = task.reset(keys(2), False)
-    assert not task.score(state, TOOL, [["[R]"]] * 2, np.ones(2, bool)).valid.any()
-    assert task.status(state).done.all()
+    task = GameTask(Corridor(failing=[1]))
+    state = task.reset(numbered(3), False)
+    assert task.score(state, TOOL, [["[R]"]] * 3, np.ones(3, bool)).valid.ravel().tolist() == [
+        True, False, True,
+    ]  # fmt: skip
+    assert task.status(state).done.tolist() == [False, True, False]
     assert not task.status(state).success.any()
+
+
+def test_a_game_without_room_is_one_line():
+    with pytest.raises(ValueError, match="2 of 3 plan_path boards could not be made") as error:
+        GameTask(Corridor(failing=[0, 2])).reset(numbered(3), False)
+    assert "\n" not in str(error.value)
 
 
 def test_proposal_is_simulated_shown_to_those_who_see_it_and_forgotten(task):

@@ -168,7 +168,7 @@ def test_a_token_budget_ends_a_run(tmp_path):
 def test_roles_of_their_own_share_nothing(tmp_path):
     train.run(small(policies="per_role"), str(tmp_path / "run"))
     got = rows(tmp_path / "run")
-    assert got[0]["update/tool/optimiser_steps"] == got[0]["update/planner/optimiser_steps"] == 1
+    assert min(got[0][f"update/{name}/optimiser_steps"] for name in ("tool", "planner")) > 0
     assert got[0]["update/tool/gradient_norm"] != got[0]["update/planner/gradient_norm"]
     weights = [
         (tmp_path / f"run/policies/{name}/model.safetensors").read_bytes()
@@ -190,8 +190,7 @@ BAD = [
     ({"rollout__max_new_tokens": 500}, ValueError, "exceeds the context"),
     ({"mesh__data": 3}, ValueError, "does not cover 8 devices"),
     ({"update__micro_batch": 3}, ValueError, "cannot be spread over 8 devices"),
-    ({"environment__wall_rate": 0.6, "environment__size": 5, "environment__boxes": 2},
-     ValueError, "there is no room"),
+    ({"environment__size": 5, "environment__boxes": 3}, ValueError, r"environment\.boxes=3"),
     ({"reward__weights": {"tool": {"format": 1.0, "jump": 1.0}, "planner": {"format": 1.0}}},
      ValueError, "jump"),
 ]  # fmt: skip

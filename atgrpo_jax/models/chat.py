@@ -39,6 +39,8 @@ def load_chat(path: str, max_positions: int | None = None) -> Chat:
 
     Raises ValueError, in one line, when the directory lacks a template or a stop id.
     """
+    if max_positions is None and not (Path(path) / "config.json").exists():
+        raise ValueError(f"{path} is no model directory: it has no config.json")
     file = Path(path) / "generation_config.json"
     if not file.exists():
         raise ValueError(f"{path} has no generation_config.json, which names the stop ids; add it")
