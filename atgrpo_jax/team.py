@@ -20,7 +20,7 @@ from atgrpo_jax.models import chat, hf
 from atgrpo_jax.optimizer import learning_rate_schedule, make_optimizer, state_shardings
 from atgrpo_jax.policy import Policy, real_copy, route
 from atgrpo_jax.rng import keys
-from atgrpo_jax.rollout.record import Groups, concatenate, select, singles
+from atgrpo_jax.rollout.record import Groups, concatenate, join_prompts, select, singles
 from atgrpo_jax.update import Batch, make_update, pack, score, split_micro
 from atgrpo_jax.workflows import Workflow
 
@@ -85,7 +85,7 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
 
 def keeps_groups(config: RunConfig, workflow: Workflow) -> bool:
     """Whether the responses of a group answer one prompt: always in a tree; in parallel mode only
-    where nothing has happened before them."""
+    where nothing has happened before them. Others are joined by prompt, row by row."""
     if mode_of(config) == "tree":
         return True
     return config.rollout.turns == 1 and len(workflow.stages) == 1
@@ -122,8 +122,11 @@ def learn(
 
     The policy's version and schedule advance only with an optimiser step that happened.
     """
-    whole = keeps_groups(config, workflow)
-    groups = concatenate([record if whole else singles(record) for record in records])
+    if keeps_groups(config, workflow):
+        groups = concatenate(records)
+    else:
+        apart = concatenate([singles(record) for record in records])
+        groups = join_prompts(apart, config.rollout.branches)
     kept = select(groups, np.flatnonzero(has_contrast(groups)))
     count = len(kept.environment_B)
     metrics: dict[str, Any] = {"groups": len(groups.environment_B), "groups_kept": count}

@@ -125,3 +125,40 @@ def singles(groups: Groups) -> Groups:
     values["prompt_BxS"] = np.repeat(groups.prompt_BxS, branches, axis=0)[keep]
     values["chosen_B"] = np.zeros(int(keep.sum()), np.int32)
     return Groups(**values, parts={name: split(part) for name, part in groups.parts.items()})
+
+
+def join_prompts(groups: Groups, members: int) -> Groups:
+    """Single responses to one prompt of one key as rows of up to `members`; places left over are no
+    members. Every response keeps its reward and advantage, and the prompt is computed once.
+    """
+    rows: dict[tuple, list[list[int]]] = {}
+    for b in range(len(groups)):
+        key = (
+            int(groups.environment_B[b]),
+            int(groups.agent_B[b]),
+            int(groups.turn_B[b]),
+            groups.prompt_BxS[b, : groups.prompt_length_B[b]].tobytes(),
+        )
+        found = rows.setdefault(key, [[]])
+        if len(found[-1]) == members:
+            found.append([])
+        found[-1].append(b)
+    index = [row for several in rows.values() for row in several]
+    filled = np.array([[k < len(row) for k in range(members)] for row in index])
+    at_BxK = np.array([row + row[:1] * (members - len(row)) for row in index])
+
+    def join(value: np.ndarray) -> np.ndarray:
+        return value[at_BxK, 0] if value.ndim > 1 else value[at_BxK[:, 0]]
+
+    joined = {
+        field.name: join(getattr(groups, field.name))
+        for field in fields(Groups)
+        if field.name not in ("parts", "prompt_BxS")
+    }
+    joined["member_BxK"] &= filled
+    joined["advantage_BxK"] = np.where(filled, joined["advantage_BxK"], 0.0).astype(np.float32)
+    return Groups(
+        **joined,
+        prompt_BxS=groups.prompt_BxS[at_BxK[:, 0]],
+        parts={name: join(part) for name, part in groups.parts.items()},
+    )
