@@ -24,6 +24,5 @@ def get_config(variant: str = "") -> config_dict.ConfigDict:
     config.environment.boxes = 0
     config.environment.wall_rate = 0.22
     config.model.path = "assets/tiny_plan_path"
-    config.rollout.prompt_tokens = 96
     config.reward.weights = common.role_weights(common.PLAN_PATH_PLANNER, common.PLAN_PATH_TOOL)
     return shrink(config) if variant == "smoke" else config

@@ -10,7 +10,6 @@ KINDS = ("blocked", "walk", "push")
 FLOOR, WALL, GOAL = ".", "#", "G"
 BOX, BOX_ON_GOAL = "B", "*"
 AGENT, AGENT_ON_GOAL = "@", "+"
-OUTSIDE = "x"  # beyond the board; only in crops
 
 SOKOBAN_SYMBOLS = {
     WALL: "wall",

@@ -134,10 +134,9 @@ def test_plan_path_compact_by_hand():
     }
     words = plan_path.compact(Scene(TOOL, 0, view, (), None, 10)).split(" ")
     crop = words[words.index("view") + 1 : words.index("moves")]
-    assert len(crop) == 49
-    assert crop[:21] == ["x"] * 21
-    assert crop[21:28] == ["x", "x", "x", "@", "#", ".", "."]
-    assert crop[35:42] == ["x", "x", "x", ".", "G", ".", "."]
+    assert " ".join(crop) == (
+        "### # ### ### # ### ### # ### ### . #.. ### . ... ### . ... ### . ..."
+    )
     assert " ".join(words[: words.index("view")]) == "tool t0 agent r0c0 goal r2c1 +2+1"
     moves = " ".join(words[words.index("moves") :])
     assert moves == "moves U:blocked D:walk L:blocked R:blocked last none"

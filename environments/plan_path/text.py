@@ -1,5 +1,7 @@
 """Plan-Path in words: compact lines for small policies, grids for language models, pictures."""
 
+from itertools import product
+
 import numpy as np
 
 from environments import legend
@@ -30,7 +32,8 @@ def vocabulary(
     """Every word of the compact rendering and of an answer to it, sorted, without repeats."""
     words = {*roles, *legend.MOVES, "[", "]", "agent", "goal", "view", "moves"}
     words |= {"last", "none", "invalid", "moved", "kept", "plan", "then", "open", "solved"}
-    words |= {legend.WALL, legend.FLOOR, legend.GOAL, legend.AGENT, legend.OUTSIDE}
+    words |= {legend.WALL, legend.FLOOR}
+    words |= {"".join(cells) for cells in product((legend.WALL, legend.FLOOR), repeat=REACH)}
     words |= {f"t{turn}" for turn in range(max_turns)}
     words |= {f"{move}:{kind}" for move in legend.MOVES for kind in legend.KINDS}
     return tuple(sorted(words | set(geometry_words(max_size))))
@@ -42,14 +45,14 @@ def _cell_words(view: View) -> list[str]:
 
 
 def crop(view: View) -> list[str]:
-    """The (2 REACH + 1)^2 symbols around the agent, row by row; "x" is beyond the board."""
-    symbols = np.where(view["walls"], legend.WALL, legend.FLOOR)
-    symbols[tuple(view["goal"])] = legend.GOAL
-    symbols[tuple(view["agent"])] = legend.AGENT
-    padded = np.pad(symbols, REACH, constant_values=legend.OUTSIDE)
+    """The cells around the agent, row by row: three to its left, its column, three to its right, a
+    word each, "#" where it cannot go, beyond the board included. Few words keep prompts short."""
+    blocked = np.pad(view["walls"], REACH, constant_values=True)
     row, column = view["agent"]
     side = 2 * REACH + 1
-    return list(padded[row : row + side, column : column + side].flat)
+    symbols = np.where(blocked[row : row + side, column : column + side], legend.WALL, legend.FLOOR)
+    lines = ["".join(line) for line in symbols]
+    return [part for line in lines for part in (line[:REACH], line[REACH], line[REACH + 1 :])]
 
 
 def compact(scene: Scene) -> str:
