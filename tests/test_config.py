@@ -1,5 +1,6 @@
 """The config border: what is accepted, what is refused and in which words."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -240,3 +241,15 @@ def test_an_unknown_variant_is_one_line(tmp_path):
     done = launch(tmp_path, "--config=configs/plan_path.py:big")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: configs/plan_path.py:big is no variant")
+
+
+def test_every_field_is_read_by_something():
+    read = set()
+    for folder in ("atgrpo_jax", "environments", "launch"):
+        for file in (ROOT / folder).rglob("*.py"):
+            if file.name != "config.py":
+                nodes = ast.walk(ast.parse(file.read_text()))
+                read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names = {path[-1] for path, _ in leaves(common.get_config())}
+    weights = {part for parts in common.get_config().reward.weights.values() for part in parts}
+    assert names - weights - read == set()

@@ -18,6 +18,7 @@ def run(logprob, old, advantage, mask, settings=PLAIN, entropy=None, reference=N
     arrays = [jnp.asarray(value, jnp.float32) for value in (logprob, old, advantage)]
     mask = jnp.asarray(mask, bool)
     entropy = jnp.zeros(mask.shape) if entropy is None else jnp.asarray(entropy, jnp.float32)
+    reference = None if reference is None else jnp.asarray(reference, jnp.float32)
     ones = jnp.ones(mask.shape[:2]) if weight is None else jnp.asarray(weight, jnp.float32)
     return policy_loss(*arrays, ones, mask, entropy, reference, settings)
 

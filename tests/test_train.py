@@ -217,3 +217,31 @@ def test_a_workdir_of_another_config_is_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="another config .*steps: 2 there, 3 here"):
         train.run(small(steps=3), str(tmp_path / "run"))
     assert rows(tmp_path / "run") == before
+
+
+def evaluated(workdir, *flags):
+    return subprocess.run(
+        [sys.executable, "launch/evaluate.py", f"--workdir={workdir}", "--episodes=12", *flags],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def test_evaluate_plays_any_checkpoint_and_swaps_roles(tmp_path):
+    train.run(small(policies="per_role", mesh__data=8), str(tmp_path / "run"))
+    files = sorted((tmp_path / "run/checkpoints").rglob("*"))
+    plain = json.loads(evaluated(tmp_path / "run").stdout.splitlines()[-1])
+    assert (plain["step"], plain["evaluate/episodes"], plain["swapped"]) == (2, 12, False)
+    swapped = json.loads(evaluated(tmp_path / "run", "--swap_roles").stdout.splitlines()[-1])
+    assert swapped["swapped"]
+    assert swapped["evaluate/tool/listed"] != plain["evaluate/tool/listed"]
+    start = json.loads(evaluated(tmp_path / "run", "--checkpoint=start").stdout.splitlines()[-1])
+    assert start["step"] == 0
+    assert sorted((tmp_path / "run/checkpoints").rglob("*")) == files
+
+
+def test_roles_of_one_policy_cannot_be_swapped(finished, tmp_path):
+    root, _ = finished
+    for workdir, words in ((root / "whole", "policies=per_role"), (tmp_path, "config.json")):
+        done = evaluated(workdir, "--swap_roles")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert words in done.stderr
