@@ -21,7 +21,7 @@ from atgrpo_jax.rewards import check_weights
 from atgrpo_jax.rollout import parallel, tree
 from atgrpo_jax.rollout.record import Rollout
 from atgrpo_jax.samplers.base import Sampler
-from atgrpo_jax.samplers.jax_sampler import JaxSampler
+from atgrpo_jax.samplers.registry import make_sampler
 from atgrpo_jax.team import Team, build_team, learn, put_state, state_of
 from atgrpo_jax.workflows import WORKFLOWS, Workflow
 from environments.registry import make_task
@@ -44,7 +44,7 @@ def run(config: RunConfig, workdir: str) -> None:
         check_weights(config.reward.weights[agent.name], task.parts, agent.name)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     team = build_team(config, workflow, mesh)
-    sampler = JaxSampler(mesh, config.rollout.sequences, config.rollout.prompt_tokens)
+    sampler = make_sampler(config, mesh)
     claim_workdir(workdir, config)
     with owned(Path(workdir)), Checkpoints(workdir, config.checkpoint.keep) as checkpoints:
         step, tokens = resume(checkpoints, team, workdir, config)

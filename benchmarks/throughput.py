@@ -27,7 +27,8 @@ from atgrpo_jax.mesh import make_mesh  # noqa: E402
 from atgrpo_jax.rng import keys  # noqa: E402
 from atgrpo_jax.rollout import tree  # noqa: E402
 from atgrpo_jax.rollout.branch import ask  # noqa: E402
-from atgrpo_jax.samplers.jax_sampler import JaxSampler  # noqa: E402
+from atgrpo_jax.samplers.base import Sampler  # noqa: E402
+from atgrpo_jax.samplers.registry import make_sampler  # noqa: E402
 from atgrpo_jax.team import build_team, learn  # noqa: E402
 from atgrpo_jax.workflows import WORKFLOWS  # noqa: E402
 from environments.registry import make_task  # noqa: E402
@@ -67,7 +68,7 @@ def environment(config: RunConfig) -> None:
     print(f"environment steps {moves.size / seconds:12,.0f} a second")
 
 
-def sampling(config: RunConfig, team: Any, sampler: JaxSampler) -> None:
+def sampling(config: RunConfig, team: Any, sampler: Sampler) -> None:
     """Sampled tokens a second, prompts shared by the branches of a group or not."""
     settings, task = config.rollout, make_task(config.environment)
     workflow = WORKFLOWS[config.workflow]
@@ -97,7 +98,7 @@ def updating(config: RunConfig) -> None:
     workflow = WORKFLOWS[config.workflow]
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     task = make_task(config.environment)
-    sampler = JaxSampler(mesh, config.rollout.sequences, config.rollout.prompt_tokens)
+    sampler = make_sampler(config, mesh)
     team = build_team(config, workflow, mesh)
     sampling(config, team, sampler)
     seconds, tokens = {}, 0.0

@@ -18,7 +18,7 @@ from atgrpo_jax.config import ConfigError, RunConfig, load_config  # noqa: E402
 from atgrpo_jax.evaluate import evaluate  # noqa: E402
 from atgrpo_jax.mesh import make_mesh  # noqa: E402
 from atgrpo_jax.policy import swap  # noqa: E402
-from atgrpo_jax.samplers.jax_sampler import JaxSampler  # noqa: E402
+from atgrpo_jax.samplers.registry import make_sampler  # noqa: E402
 from atgrpo_jax.team import Team, build_team, put_state, state_of  # noqa: E402
 from atgrpo_jax.workflows import WORKFLOWS  # noqa: E402
 from environments.registry import make_task  # noqa: E402
@@ -60,7 +60,7 @@ def main() -> None:
     step = restore(team, config)
     temperature = config.evaluate.temperature if TEMPERATURE.value is None else TEMPERATURE.value
     task = make_task(config.environment)
-    sampler = JaxSampler(mesh, config.rollout.sequences, config.rollout.prompt_tokens)
+    sampler = make_sampler(config, mesh)
     metrics = evaluate(
         task, workflow, team.policies, router, sampler, config,
         episodes=EPISODES.value, temperature=temperature, seed=SEED.value,
