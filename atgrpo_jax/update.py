@@ -102,8 +102,9 @@ def row_logprobs(
     first = jnp.broadcast_to(last_BxD[:, None, None], (groups, branches, 1, last_BxD.shape[-1]))
     hidden = decoder.extend(config, params, prefix, batch.response_BxKxR[..., :-1])
     hidden_TxD = jnp.concatenate([first, hidden], axis=2).reshape(-1, last_BxD.shape[-1])
+    target_T = jnp.asarray(batch.response_BxKxR).reshape(-1)
     logprob, entropy = token_logprobs(
-        hidden_TxD, decoder.head(config, params), batch.response_BxKxR.reshape(-1), temperature
+        hidden_TxD, decoder.head(config, params), target_T, temperature
     )
     shape = batch.response_BxKxR.shape
     return logprob.reshape(shape), entropy.reshape(shape)

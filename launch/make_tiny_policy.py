@@ -1,6 +1,8 @@
 """Makes the tiny starting policy of a task: supervised on the solver's answers, stopped early.
 
-python launch/make_tiny_policy.py --config=configs/sokoban.py --out=assets/tiny_sokoban
+    python launch/make_tiny_policy.py --config=configs/sokoban.py --out=assets/tiny_sokoban
+    python launch/make_tiny_policy.py --config=configs/plan_path.py --out=assets/tiny_plan_path \
+        --steps=76
 
 It stands for a pretrained language model: the answer format is right, the skill low but real. Every
 `--report` steps the held-out success is printed; training stops at `--steps`. Seeded.
