@@ -83,7 +83,7 @@ def resume(
     """Puts the newest checkpoint into `team`; returns its step and the tokens sampled so far."""
     restored = checkpoints.restore_latest({"policies": state_of(team), "tokens": np.int64(0)})
     if restored is None:
-        print(f"training in {workdir} to step {config.steps}; stopped and started again, it goes on")
+        print(f"training in {workdir} to step {config.steps}; started again, it goes on")
         return 0, 0
     step, state = restored
     put_state(team, state["policies"])

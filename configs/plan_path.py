@@ -19,6 +19,7 @@ def get_config(variant: str = "") -> config_dict.ConfigDict:
     if variant not in VARIANTS:
         raise ConfigError(f"configs/plan_path.py:{variant} is no variant; use none or smoke")
     config = common.get_config()
+    config.steps = 100
     config.environment.name = "plan_path"
     config.environment.size = 10
     config.environment.boxes = 0
