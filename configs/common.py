@@ -109,6 +109,6 @@ def get_config() -> config_dict.ConfigDict:
     config.checkpoint.keep = 2  # newest checkpoints kept; the best one is kept beside them
 
     config.log = config_dict.ConfigDict()
-    config.log.trees = 2  # environments whose trees are written
+    config.log.trees = 2  # environments whose trees are written; tree mode alone has trees
     config.log.trees_every = 20  # training steps; 0: never
     return config

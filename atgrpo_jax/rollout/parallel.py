@@ -22,7 +22,7 @@ from atgrpo_jax.rollout import score
 from atgrpo_jax.rollout.branch import Branches, ask, to_groups
 from atgrpo_jax.rollout.record import Groups, Rollout, check_failures
 from atgrpo_jax.rollout.statistics import Tally
-from atgrpo_jax.rollout.tree import TRAINING, is_logged
+from atgrpo_jax.rollout.tree import TRAINING
 from atgrpo_jax.samplers.base import Sampler
 from atgrpo_jax.workflows import Agent, Workflow
 from environments.task import Task
@@ -51,7 +51,7 @@ def rollout(
     lost = np.zeros(count * branches, bool)
     earned, spoken = np.zeros(count * branches), np.zeros(count * branches)
     records: dict[str, list[Groups]] = {agent.name: [] for agent in workflow.agents}
-    tally = Tally(task, state, log=config.log.trees if is_logged(config, step) else 0)
+    tally = Tally(task, state, log=0)  # trajectories are no trees
     for turn in range(settings.turns):
         for stage in workflow.stages:
             live = np.flatnonzero(~task.status(state).done & ~lost)
@@ -96,7 +96,6 @@ def rollout(
                     np.zeros(result.reward_BxK.shape),
                 )
                 records[agent.name].append(record)
-                tally.node(where, agent, asked, record)
                 rows = live if not together else np.arange(count * branches)
                 lost[rows] |= ~result.member_BxK.reshape(-1)
                 earned[rows] += local(result.parts, config.reward.weights[agent.name]).reshape(-1)
