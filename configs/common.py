@@ -6,8 +6,8 @@ A field is overridden by `--config.rollout.branches=8`. atgrpo_jax/config.py say
 from ml_collections import config_dict
 
 # c_l of Eq. 3 by role and part; the one agent of `solo` is paid like the planner.
-SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.3, "potential": 0.5}
-SOKOBAN_TOOL = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.3, "potential": 0.5}
+SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
+SOKOBAN_TOOL = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
 PLAN_PATH_PLANNER = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
 PLAN_PATH_TOOL = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
 

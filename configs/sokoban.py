@@ -3,8 +3,8 @@
 Command   python launch/train.py --config=configs/sokoban.py --workdir=runs/sokoban
 Smoke     python launch/train.py --config=configs/sokoban.py:smoke --workdir=runs/smoke
 Hardware  any; float32
-Time      not measured yet
-Expected  not measured yet
+Time      RUNTIME_S
+Expected  held-out success .50 before, SOK after (1024 boards; README.md has seeds and intervals)
 """
 
 from ml_collections import config_dict
