@@ -18,7 +18,7 @@ def group_advantages(
     *,
     scale: str = "population",
     leave_one_out: bool = False,
-    tolerance: float = 1e-6,
+    tolerance: Float[Array, ""] | float = 1e-6,
 ) -> Float[Array, "B K"]:
     """A_k = (r_k - baseline) / F_norm(r) within each group (Eq. 1); float32 in, float32 out.
 
