@@ -102,7 +102,7 @@ def test_packed_logprobs_equal_a_plain_forward_pass():
 
 
 def test_fresh_ratio_is_exactly_one():
-    _, _, metrics = step(pack(groups(8), 0, True), 4, 8, 32)
+    _, _, metrics = step(pack(groups(8), 0, True), 4)
     assert metrics["clip_fraction"] == 0
     assert metrics["approximate_kl"] == 0
 
