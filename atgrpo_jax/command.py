@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -15,6 +16,9 @@ from absl import logging as absl_logging
 
 from atgrpo_jax.config import ConfigError
 
+# transformers is used for tokenizers alone; it would say that PyTorch is missing.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 FAILED, TERMINATED = 2, 143
 
 

@@ -3,8 +3,8 @@
 Command   python launch/train.py --config=configs/plan_path.py --workdir=runs/plan_path
 Smoke     python launch/train.py --config=configs/plan_path.py:smoke --workdir=runs/smoke
 Hardware  any; float32
-Time      RUNTIME_P
-Expected  held-out success .41 before, PPR after (1024 boards; README.md has seeds and intervals)
+Time      about 25 minutes on 2 CPU cores
+Expected  held-out success .41 before, .80 after 100 steps (1024 boards; see README.md)
 """
 
 from ml_collections import config_dict
