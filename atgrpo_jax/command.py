@@ -35,8 +35,8 @@ def launch(body: Callable[[], None], workdir: Callable[[], str | None]) -> None:
     A fault other than a wrong config leaves its traceback in WORKDIR/error.txt. SIGTERM is an
     exit, not a kill: logs and checkpoints are closed on the way out.
     """
-    absl_logging.set_verbosity(absl_logging.WARNING)
-    logging.getLogger("orbax").setLevel(logging.WARNING)
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    logging.getLogger("orbax").setLevel(logging.ERROR)
     app.run(lambda _: _guarded(body, workdir), flags_parser=_parse)
 
 
