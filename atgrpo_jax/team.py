@@ -20,7 +20,7 @@ from atgrpo_jax.models import chat, hf
 from atgrpo_jax.optimizer import learning_rate_schedule, make_optimizer, state_shardings
 from atgrpo_jax.policy import Policy, real_copy, route
 from atgrpo_jax.rng import keys
-from atgrpo_jax.rollout.record import Groups, concatenate, join_prompts, select, singles
+from atgrpo_jax.rollout.record import Groups, Rollout, concatenate, join_prompts, select, singles
 from atgrpo_jax.update import Batch, make_update, pack, score, split_micro
 from atgrpo_jax.workflows import Workflow
 
@@ -113,6 +113,16 @@ def loss_settings(config: RunConfig) -> LossSettings:
         aggregation=update.aggregation,
         constant_length=config.rollout.max_new_tokens,
     )
+
+
+def routed(team: Team, rollout: Rollout, name: str) -> list[Groups]:
+    """Records of all agents that policy `name` plays."""
+    return [
+        record
+        for agent, to in team.router.items()
+        if to == name
+        for record in rollout.groups.get(agent, ())
+    ]
 
 
 def learn(

@@ -21,10 +21,9 @@ def merge_repeats(
     branch, if its advantage is the same. 0 for repeats and for non-members."""
     count_BxK = np.zeros(member_BxK.shape, np.int32)
     tokens = np.where(mask_BxKxR, response_BxKxR, -1).astype(np.int32)
+    first: dict[tuple[int, bytes, bytes], int] = {}
     for b, k in np.argwhere(member_BxK).tolist():
-        if k == 0 or not count_BxK[b, :k].any():
-            first: dict[tuple[bytes, bytes], int] = {}
-        name = (tokens[b, k].tobytes(), advantage_BxK[b, k].tobytes())
+        name = (b, tokens[b, k].tobytes(), advantage_BxK[b, k].tobytes())
         count_BxK[b, first.setdefault(name, k)] += 1
     return count_BxK
 

@@ -22,7 +22,7 @@ from atgrpo_jax.rollout import parallel, tree
 from atgrpo_jax.rollout.record import Rollout
 from atgrpo_jax.samplers.base import Sampler
 from atgrpo_jax.samplers.registry import make_sampler
-from atgrpo_jax.team import Team, build_team, learn, put_state, state_of
+from atgrpo_jax.team import Team, build_team, learn, put_state, routed, state_of
 from atgrpo_jax.workflows import WORKFLOWS, Workflow
 from environments.registry import make_task
 from environments.task import Task
@@ -151,12 +151,7 @@ def update_team(
     metrics: dict[str, float] = {}
     began = time.perf_counter()
     for name, policy in team.policies.items():
-        records = [
-            record
-            for agent, to in team.router.items()
-            if to == name
-            for record in rollout.groups.get(agent, ())
-        ]
+        records = routed(team, rollout, name)
         if records:
             values = learn(team, policy, records, config, workflow)
             metrics |= {f"update/{name}/{key}": value for key, value in values.items()}

@@ -29,7 +29,7 @@ from atgrpo_jax.rollout import tree  # noqa: E402
 from atgrpo_jax.rollout.branch import ask  # noqa: E402
 from atgrpo_jax.samplers.base import Sampler  # noqa: E402
 from atgrpo_jax.samplers.registry import make_sampler  # noqa: E402
-from atgrpo_jax.team import build_team, learn  # noqa: E402
+from atgrpo_jax.team import build_team, learn, routed  # noqa: E402
 from atgrpo_jax.workflows import WORKFLOWS  # noqa: E402
 from environments.registry import make_task  # noqa: E402
 
@@ -110,12 +110,7 @@ def updating(config: RunConfig) -> None:
         )
         rollout = roll()
         policy = team.policies[team.router[workflow.agents[0].name]]
-        records = [
-            record
-            for agent, to in team.router.items()
-            if to == policy.name
-            for record in rollout.groups[agent]
-        ]
+        records = routed(team, rollout, policy.name)
 
         def run(team: Any = team, policy: Any = policy, records: Any = records) -> None:
             policy.version = 0

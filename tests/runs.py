@@ -18,7 +18,12 @@ def small(**changes) -> RunConfig:
         "log__trees": 2,
         "log__trees_every": 1,
     }
-    for name, value in {**defaults, **changes}.items():
+    return changed(loose, {**defaults, **changes})
+
+
+def changed(loose: dict, changes: dict) -> RunConfig:
+    """The config of `loose` with `group__field: value` changes; `loose` is changed."""
+    for name, value in changes.items():
         *path, last = name.split("__")
         target = loose
         for part in path:

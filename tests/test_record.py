@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atgrpo_jax.rollout.record import concatenate, join_prompts, singles
+from atgrpo_jax.rollout.record import concatenate, join_prompts, select, singles
 from tests.tiny import groups
 
 
@@ -34,17 +34,11 @@ def test_joining_singles_by_prompt_loses_nothing(members):
     data = repeated()
     apart = singles(data)
     order = np.random.default_rng(0).permutation(len(apart))
-    mixed = concatenate([replace_rows(apart, order[:20]), replace_rows(apart, order[20:])])
+    mixed = concatenate([select(apart, order[:20]), select(apart, order[20:])])
     joined = join_prompts(mixed, members)
     assert responses(joined) == responses(data)
     assert joined.member_BxK.shape == (sum(-(-n // members) for n in (5, 5, 3, 5, 5, 5, 5)), members)
     assert (joined.advantage_BxK[~joined.member_BxK] == 0).all()
-
-
-def replace_rows(record, index):
-    from atgrpo_jax.rollout.record import select
-
-    return select(record, index)
 
 
 def test_equal_prompts_of_other_keys_stay_apart():

@@ -13,10 +13,11 @@ import jax
 import pytest
 
 from atgrpo_jax import train
-from atgrpo_jax.config import ConfigError, from_dict, load_config
+from atgrpo_jax.config import ConfigError, load_config
 from atgrpo_jax.files import owned
 from atgrpo_jax.metrics import Logger
 from configs import sokoban
+from tests.runs import changed
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = [
@@ -37,13 +38,7 @@ def small(**changes):
         "rollout__environments": 4, "rollout__branches": 4, "rollout__sequences": 16,
         "evaluate__episodes": 8, "evaluate__final_episodes": 16,
     }  # fmt: skip
-    for name, value in {**defaults, **changes}.items():
-        *path, last = name.split("__")
-        target = loose
-        for part in path:
-            target = target[part]
-        target[last] = value
-    return from_dict(loose)
+    return changed(loose, {**defaults, **changes})
 
 
 def rows(workdir):
