@@ -208,9 +208,9 @@ def optimizer_count(opt_state: Any) -> int:
     return int(optax.tree_utils.tree_get(opt_state, "ScaleByAdamState").count)
 
 
-def state_of(team: Team) -> dict[str, Any]:
-    """Everything of the policies that a checkpoint keeps."""
-    return {
+def state_of(team: Team, tokens: int = 0) -> dict[str, Any]:
+    """Everything that a checkpoint keeps: the policies, and the tokens sampled so far."""
+    policies = {
         name: {
             "params": policy.params,
             "opt_state": policy.opt_state,
@@ -218,11 +218,13 @@ def state_of(team: Team) -> dict[str, Any]:
         }
         for name, policy in team.policies.items()
     }
+    return {"policies": policies, "tokens": np.int64(tokens)}
 
 
-def put_state(team: Team, state: dict[str, Any]) -> None:
-    """Takes over what a checkpoint holds."""
+def put_state(team: Team, state: dict[str, Any]) -> int:
+    """Takes over what a checkpoint holds; returns the tokens sampled so far."""
     for name, policy in team.policies.items():
-        policy.params = state[name]["params"]
-        policy.opt_state = state[name]["opt_state"]
-        policy.version = int(state[name]["version"])
+        stored = state["policies"][name]
+        policy.params, policy.opt_state = stored["params"], stored["opt_state"]
+        policy.version = int(stored["version"])
+    return int(state["tokens"])

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atgrpo_jax.algorithms import mode_of
 from atgrpo_jax.checkpoint import Checkpoints
 from atgrpo_jax.config import RunConfig, claim_workdir
@@ -58,8 +56,8 @@ def run(config: RunConfig, workdir: str) -> None:
                 if evaluates(step, over, config):
                     metrics |= evaluate_team(team, task, workflow, sampler, config, step, over)
                 if saves(step, over, config):
-                    state = {"policies": state_of(team), "tokens": np.int64(tokens)}
-                    checkpoints.save(step, state, metrics.get("evaluate/success"))
+                    score = metrics.get("evaluate/success")
+                    checkpoints.save(step, state_of(team, tokens), score)
                 if over:
                     break
                 began = time.perf_counter()
@@ -81,14 +79,14 @@ def resume(
     checkpoints: Checkpoints, team: Team, workdir: str, config: RunConfig
 ) -> tuple[int, int]:
     """Puts the newest checkpoint into `team`; returns its step and the tokens sampled so far."""
-    restored = checkpoints.restore_latest({"policies": state_of(team), "tokens": np.int64(0)})
+    restored = checkpoints.restore_latest(state_of(team))
     if restored is None:
         print(f"training in {workdir} to step {config.steps}; started again, it goes on")
         return 0, 0
     step, state = restored
-    put_state(team, state["policies"])
+    tokens = put_state(team, state)
     print(f"resuming {workdir} at step {step} of {config.steps}")
-    return step, int(state["tokens"])
+    return step, tokens
 
 
 def is_over(step: int, tokens: int, config: RunConfig) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np  # noqa: E402
 from absl import flags  # noqa: E402
 
 from atgrpo_jax.checkpoint import Checkpoints  # noqa: E402
@@ -41,10 +40,10 @@ def restore(team: Team, config: RunConfig) -> int:
         return 0
     with Checkpoints(WORKDIR.value, config.checkpoint.keep, read_only=True) as checkpoints:
         read = {"latest": checkpoints.restore_latest, "best": checkpoints.restore_best}
-        found = read[CHECKPOINT.value]({"policies": state_of(team), "tokens": np.int64(0)})
+        found = read[CHECKPOINT.value](state_of(team))
     if found is None:
         raise ConfigError(f"{WORKDIR.value} has no {CHECKPOINT.value} checkpoint yet; train first")
-    put_state(team, found[1]["policies"])
+    put_state(team, found[1])
     return found[0]
 
 
