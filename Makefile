@@ -24,6 +24,7 @@ train: setup
 
 lint: setup-test
 	@$(BIN)/ruff check -q --no-cache .
+	@$(BIN)/ruff format -q --check --no-cache .
 	@$(BIN)/mypy --no-error-summary
 
 test: setup-test lint

@@ -31,15 +31,18 @@ class Checkpoints:
             raise CheckpointError(f"{root} holds no checkpoints; give the --workdir of a run")
         self._steps = _manager(root / "steps", keep, read_only)
         self._best = _manager(root / "best", 1, read_only)
+        self._restored: int | None = None
 
     def save(self, step: int, state: Any, score: float | None = None) -> None:
         """Keeps `state` as of now; also as the best, if `score` beats every score so far.
 
-        A save at or below the newest step first removes the steps from there on. NaN never wins.
+        A save at or below the newest step first removes the steps from there on; the step that was
+        restored is there already, and may be all there is, so it is left. NaN never wins.
         """
         self._surface()
         flat = _flatten(state)
-        _write(self._steps, step, flat, score)
+        if step != self._restored:
+            _write(self._steps, step, flat, score)
         if score is None:
             return
         if math.isnan(score):
@@ -68,6 +71,7 @@ class Checkpoints:
         for step in steps:
             state = _read(self._steps, step, target)
             if state is not None:
+                self._restored = step
                 return step, state
         if steps:
             raise CheckpointError(

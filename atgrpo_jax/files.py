@@ -1,10 +1,12 @@
-"""Files that are written whole or not at all, and directories that one process owns."""
+"""Files that are written whole or not at all, JSON lines, directories that one process owns."""
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -15,6 +17,19 @@ def replace_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The whole JSON lines of a file that may be growing; [] if there is none yet."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # the line that is being written, or was when its writer was killed
+    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
-from atgrpo_jax.files import replace_text
+from atgrpo_jax.files import read_lines, replace_text
 
 # Console columns: label -> the metric, shown when a step has it.
 HELD_OUT = "evaluate/success"
@@ -168,14 +168,9 @@ def truncate(path: Path, resume_step: int) -> None:
     """Drops what is at or after `resume_step` and what is no whole line of JSON, atomically."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] < resume_step:
-                kept.append(line + "\n")
-        except (ValueError, TypeError, KeyError):
-            continue
-    replace_text(path, "".join(kept))
+    rows = [row for row in read_lines(path) if isinstance(row, dict)]
+    kept = [row for row in rows if isinstance(row.get("step"), int) and row["step"] < resume_step]
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def remove_trees(folder: Path, resume_step: int) -> None:

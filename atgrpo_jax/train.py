@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from atgrpo_jax.algorithms import mode_of
 from atgrpo_jax.checkpoint import Checkpoints
 from atgrpo_jax.config import RunConfig, claim_workdir
 from atgrpo_jax.evaluate import evaluate
-from atgrpo_jax.files import owned
+from atgrpo_jax.files import owned, read_lines
 from atgrpo_jax.mesh import make_mesh
 from atgrpo_jax.metrics import Logger
 from atgrpo_jax.models import hf
@@ -169,7 +168,7 @@ def export(team: Team, config: RunConfig, workdir: str) -> None:
 
 def report(workdir: str) -> str:
     """What the run came to, and where to look next."""
-    rows = [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(Path(workdir) / "metrics.jsonl")
     first, last = rows[0], rows[-1]
 
     def shown(row: dict[str, Any]) -> str:

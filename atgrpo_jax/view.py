@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atgrpo_jax.config import ConfigError
-from atgrpo_jax.files import replace_text
+from atgrpo_jax.files import read_lines, replace_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = "/*RUN*/null"
@@ -21,7 +21,7 @@ def write_page(workdir: str) -> Path:
         {
             "name": root.resolve().name,
             "config": _config(root),
-            "metrics": _lines(root / "metrics.jsonl"),
+            "metrics": read_lines(root / "metrics.jsonl"),
             "steps": _trees(root / "rollouts"),
         }
     )
@@ -47,25 +47,12 @@ def _config(root: Path) -> Any:
         raise ConfigError(f"{root} holds no config.json; give the --workdir of a run") from None
 
 
-def _lines(path: Path) -> list[Any]:
-    """Whole JSON lines of a file that may be growing; [] if there is none yet."""
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue  # the line that is being written
-    return found
-
-
 def _trees(folder: Path) -> list[dict[str, Any]]:
     """Trees of the first, the last and evenly spaced steps between."""
     files = sorted(folder.glob("step_*.jsonl"))
     count = min(len(files), STEPS)
     wanted = sorted({round(i * (len(files) - 1) / max(count - 1, 1)) for i in range(count)})
     return [
-        {"step": int(files[i].stem.removeprefix("step_")), "trees": _lines(files[i])}
+        {"step": int(files[i].stem.removeprefix("step_")), "trees": read_lines(files[i])}
         for i in wanted
     ]

@@ -21,6 +21,7 @@ from absl import flags  # noqa: E402
 
 from atgrpo_jax.command import launch  # noqa: E402
 from atgrpo_jax.evaluate import wilson  # noqa: E402
+from atgrpo_jax.files import read_lines  # noqa: E402
 
 TASK = flags.DEFINE_enum("task", "sokoban", ["sokoban", "plan_path"], "configs/TASK.py")
 TOKENS = flags.DEFINE_integer("tokens", 1_500_000, "Sampled tokens of each run.", lower_bound=1)
@@ -64,7 +65,7 @@ def run_arm(arm: str, seed: str, cores: set[int]) -> dict[str, object]:
         ["launch/train.py", config, f"--workdir={workdir}", *settings],
         workdir.with_suffix(".log"), cores,
     )  # fmt: skip
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(workdir / "metrics.jsonl")
     result = {"arm": arm, "seed": int(seed), "steps": rows[-1]["step"]}
     result |= {name: rows[-1][name] for name in rows[-1] if name.startswith(("evaluate", "tokens"))}
     result["start"] = rows[0]["evaluate/success"]

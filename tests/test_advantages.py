@@ -93,7 +93,6 @@ def test_unknown_scale_is_one_line():
         advantages([[1, 0]], scale="std")
 
 
-
 def test_group_with_a_single_loser_is_kept_whole():
     """Filtering decides on groups: [0] + 7 * [.95] keeps all eight members' signal."""
     got = advantages([[0.0] + [0.95] * 7], leave_one_out=True, scale="none")

@@ -37,7 +37,9 @@ def test_every_stop_id_is_known(directory):
 def test_a_reply_reads_back(directory):
     chat = load_chat(str(directory), 64)
     ids = chat.tokenizer.encode("[ U R ]", add_special_tokens=False)
-    assert chat.decode(np.array([*ids, chat.tokenizer.convert_tokens_to_ids(words.END)])) == "[ U R ]"
+    assert (
+        chat.decode(np.array([*ids, chat.tokenizer.convert_tokens_to_ids(words.END)])) == "[ U R ]"
+    )
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,21 @@ def test_the_newest_is_kept_when_the_score_falls_and_the_best_beside_it(tmp_path
         assert (step, float(state["x"][0])) == (2, 2.0)
 
 
+def test_the_restored_step_is_never_removed_to_be_written_again(tmp_path):
+    with Checkpoints(tmp_path, 1) as checkpoints:
+        checkpoints.save(20, tiny(20))  # killed before the score of this step was kept as the best
+    folder = tmp_path / "checkpoints/steps/20"
+    written = folder.stat().st_mtime_ns
+    with Checkpoints(tmp_path, 1) as checkpoints:
+        step, state = checkpoints.restore_latest(tiny(0))
+        checkpoints.save(step, state, 0.5)
+        assert checkpoints.restore_best(tiny(0))[0] == 20
+        assert folder.stat().st_mtime_ns == written
+        checkpoints.save(40, tiny(40), 0.4)
+    assert newest(tmp_path)[0] == 40
+    assert not folder.exists()
+
+
 def test_nan_is_the_worst_score_and_is_reported(tmp_path, capsys):
     with Checkpoints(tmp_path, 3) as checkpoints:
         for step, score in enumerate([float("nan"), 0.1, 0.2, float("nan")], 1):

@@ -123,9 +123,7 @@ def test_no_token_of_probability_zero_at_the_ends():
 
 def test_prompt_beyond_the_context_is_one_clear_line():
     with pytest.raises(ValueError, match="exceeds the context of 128 tokens"):
-        sampler().sample(
-            policy(), [np.arange(125)], keys(1, 2), temperature=1.0, max_new_tokens=8
-        )
+        sampler().sample(policy(), [np.arange(125)], keys(1, 2), temperature=1.0, max_new_tokens=8)
 
 
 def test_weight_version_is_the_policy_version():

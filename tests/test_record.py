@@ -37,7 +37,10 @@ def test_joining_singles_by_prompt_loses_nothing(members):
     mixed = concatenate([select(apart, order[:20]), select(apart, order[20:])])
     joined = join_prompts(mixed, members)
     assert responses(joined) == responses(data)
-    assert joined.member_BxK.shape == (sum(-(-n // members) for n in (5, 5, 3, 5, 5, 5, 5)), members)
+    assert joined.member_BxK.shape == (
+        sum(-(-n // members) for n in (5, 5, 3, 5, 5, 5, 5)),
+        members,
+    )
     assert (joined.advantage_BxK[~joined.member_BxK] == 0).all()
 
 

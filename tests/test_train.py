@@ -146,9 +146,9 @@ def test_nothing_compiles_after_the_first_two_steps(tmp_path, monkeypatch):
     )
     train.run(config, str(tmp_path / "run"))
     assert at_step[1] > 0
-    assert {step: count - at_step[1] for step, count in at_step.items() if step > 1} == dict.fromkeys(
-        range(2, 9), 0
-    )
+    assert {
+        step: count - at_step[1] for step, count in at_step.items() if step > 1
+    } == dict.fromkeys(range(2, 9), 0)
 
 
 def test_a_token_budget_ends_a_run(tmp_path):

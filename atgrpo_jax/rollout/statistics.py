@@ -34,7 +34,12 @@ class Tally:
 
     def node(self, state: Any, agent: Agent, branches: Branches, groups: Groups) -> None:
         """Keeps one agent's groups of the first environments, text and numbers."""
-        for b in np.flatnonzero(groups.environment_B < self.log):
+        logged_b = np.flatnonzero(groups.environment_B < self.log)
+        if not len(logged_b):
+            return
+        turn = int(groups.turn_B[0])
+        prompts_E = self.task.observe(state, agent, turn)
+        for b in logged_b:
             e = int(groups.environment_B[b])
             responses = [
                 {
@@ -49,10 +54,10 @@ class Tally:
             ]
             self.nodes.setdefault(e, []).append(
                 {
-                    "turn": int(groups.turn_B[b]),
+                    "turn": turn,
                     "agent": agent.name,
                     "board": self.task.board(state, e),
-                    "prompt": self.task.observe(state, agent, int(groups.turn_B[b]))[e],
+                    "prompt": prompts_E[e],
                     "responses": responses,
                     "advanced": int(groups.chosen_B[b]),
                     "weight_version": int(groups.weight_version_B[b]),
