@@ -223,5 +223,17 @@ def summarise(sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Arr
 
 @partial(jax.jit, static_argnames=("config",))
 def score(config: ModelConfig, params: Params, batch: Batch, temperature: jax.Array) -> jax.Array:
-    """The learner's log-probabilities [n, B, K, R] of a split batch; no gradient."""
-    return jax.lax.map(lambda micro: row_logprobs(config, params, micro, temperature)[0], batch)
+    """The learner's log-probabilities [n, B, K, R] of a split batch; no gradient.
+
+    Zero in micro-batches of padding alone, which cost nothing.
+    """
+
+    def compute(micro: Batch) -> jax.Array:
+        return row_logprobs(config, params, micro, temperature)[0]
+
+    def nothing(micro: Batch) -> jax.Array:
+        return jnp.zeros(micro.mask_BxKxR.shape, jnp.float32)
+
+    return jax.lax.map(
+        lambda micro: jax.lax.cond(micro.mask_BxKxR.any(), compute, nothing, micro), batch
+    )
