@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -20,6 +21,8 @@ from atgrpo_jax.config import ConfigError
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 FAILED, TERMINATED = 2, 143
+# mallopt(3): no mappings of their own for large buffers, one arena, nothing handed back.
+MALLOC = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**26}
 
 
 def fail(error: BaseException) -> NoReturn:
@@ -35,9 +38,24 @@ def launch(body: Callable[[], None], workdir: Callable[[], str | None]) -> None:
     A fault other than a wrong config leaves its traceback in WORKDIR/error.txt. SIGTERM is an
     exit, not a kill: logs and checkpoints are closed on the way out.
     """
+    keep_freed_memory()
     absl_logging.set_verbosity(absl_logging.ERROR)
     logging.getLogger("orbax").setLevel(logging.ERROR)
     app.run(lambda _: _guarded(body, workdir), flags_parser=_parse)
+
+
+def keep_freed_memory() -> None:
+    """Lets this process reuse the memory it has freed, where the C library is glibc.
+
+    By default every large buffer is a fresh mapping, and the system fills it page by page: a fifth
+    of an update's time on a CPU.
+    """
+    try:
+        library = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return  # not glibc: nothing to set
+    for option, value in MALLOC.items():
+        library.mallopt(option, value)
 
 
 def _parse(arguments: list[str]) -> list[str]:

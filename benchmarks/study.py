@@ -28,6 +28,7 @@ TOKENS = flags.DEFINE_integer("tokens", 1_500_000, "Sampled tokens of each run."
 SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of each arm.")
 OUT = flags.DEFINE_string("out", "runs/study", "Directory of the runs and of results.json.")
 JOBS = flags.DEFINE_integer("jobs", 2, "Runs at once, each on its share of the cores.")
+FIELDS = flags.DEFINE_list("fields", [], "NAME=VALUE of config fields, the same for every arm.")
 CHOSEN = flags.DEFINE_list("arms", [], "Only these arms; empty: all.")
 
 ARMS = {
@@ -60,6 +61,7 @@ def run_arm(arm: str, seed: str, cores: set[int]) -> dict[str, object]:
         "update.schedule": "constant", "evaluate.every": 0, "log.trees_every": 0,
     }  # fmt: skip
     settings = [f"--config.{name}={value}" for name, value in fields.items()]
+    settings += [f"--config.{field}" for field in FIELDS.value]
     config = f"--config=configs/{TASK.value}.py"
     call(
         ["launch/train.py", config, f"--workdir={workdir}", *settings],
@@ -72,7 +74,8 @@ def run_arm(arm: str, seed: str, cores: set[int]) -> dict[str, object]:
     result["seconds"] = sum(row.get("seconds/step", 0.0) for row in rows)
     if "per_role" in arm:
         printed = call(
-            ["launch/evaluate.py", f"--workdir={workdir}", "--swap_roles"],
+            ["launch/evaluate.py", f"--workdir={workdir}", "--swap_roles",
+             f"--episodes={int(rows[-1]['evaluate/episodes'])}"],
             workdir.with_suffix(".swapped.log"), cores,
         )  # fmt: skip
         result["swapped"] = json.loads(printed.splitlines()[-1])["evaluate/success"]
