@@ -32,6 +32,8 @@ ALGORITHMS = {
     "grpo": Algorithm("grpo", mode="parallel"),
 }
 
+MODES = tuple(dict.fromkeys(algorithm.mode for algorithm in ALGORITHMS.values()))
+
 
 def mode_of(config: RunConfig) -> str:
     """How this run rolls out: as rollout.mode says, else as its algorithm does."""

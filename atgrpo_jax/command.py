@@ -65,7 +65,9 @@ def _parse(arguments: list[str]) -> list[str]:
         if rest:
             raise ValueError(f"{rest[0]!r} is no flag; write --NAME=VALUE")
     except (LookupError, AttributeError) as error:
-        fail(ValueError(f"no such config field: {error}; see configs/common.py".replace('"', "")))
+        said = str(error.args[0] if error.args else error).replace("\\n", " ")
+        said = " ".join(said.translate(str.maketrans("", "", "'\"\\")).split())
+        fail(ValueError(f"no such config field: {said}; see configs/common.py"))
     except (flags.Error, ValueError, TypeError, OSError) as error:
         fail(error)
     return [program]

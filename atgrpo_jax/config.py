@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from ml_collections import ConfigDict
 
 from atgrpo_jax.advantages import SCALES
-from atgrpo_jax.algorithms import ALGORITHMS
+from atgrpo_jax.algorithms import ALGORITHMS, MODES
 from atgrpo_jax.files import replace_text
 from atgrpo_jax.workflows import WORKFLOWS
 
@@ -67,7 +67,7 @@ class RolloutConfig:
     environments: int = number(1)
     branches: int = number(2)
     turns: int = number(1)
-    mode: str | None = choice("tree", "parallel")
+    mode: str | None = choice(*MODES)
     temperature: float = number(0.0, 10.0, above=True)
     max_new_tokens: int = number(1)
     prompt_tokens: int = number(1)
@@ -277,9 +277,10 @@ def _check_together(config: RunConfig) -> None:
             f"{environment.name} takes {smallest} to {largest}"
         )
     if not fewest <= environment.boxes <= most:
+        allowed = f"{fewest} to {most}" if fewest < most else f"{fewest}"
         raise ConfigError(
-            f"config.environment.boxes={environment.boxes}: "
-            f"{environment.name} takes {fewest} to {most}"
+            f"config.environment.boxes={environment.boxes}: {environment.name} takes {allowed} "
+            f"(configs/{environment.name}.py sets it)"
         )
     if config.update.keep > rollout.branches:
         raise ConfigError(

@@ -84,9 +84,9 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
 
 
 def keeps_groups(config: RunConfig, workflow: Workflow) -> bool:
-    """Whether the responses of a group answer one prompt: always in a tree; in parallel mode only
+    """Whether the responses of a group answer one prompt: always but in parallel mode, there only
     where nothing has happened before them. Others are joined by prompt, row by row."""
-    if mode_of(config) == "tree":
+    if mode_of(config) != "parallel":
         return True
     return config.rollout.turns == 1 and len(workflow.stages) == 1
 
@@ -170,6 +170,7 @@ def learn(
     means = {name: float(np.mean([row[name] for row in measured])) for name in measured[0]}
     # The gap to the sampler is that of the unmoved weights: the first step's.
     means |= {name: float(measured[0][name]) for name in ("sampler_gap", "sampler_gap_max")}
+    means["tokens"] = float(sum(row["tokens"] for row in measured)) / config.update.epochs
     steps = optimizer_count(policy.opt_state)
     return (
         metrics

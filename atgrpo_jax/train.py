@@ -48,6 +48,7 @@ def run(config: RunConfig, workdir: str) -> None:
         if is_over(step, tokens, config) and exported(team, workdir):
             print(f"nothing left to do: {workdir} is trained")
             return
+        print("compiling first, which takes a minute or two; later steps do not", flush=True)
         with Logger(workdir, step, config.steps) as logger:
             while True:
                 over = is_over(step, tokens, config)

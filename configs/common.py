@@ -5,11 +5,23 @@ A field is overridden by `--config.rollout.branches=8`. atgrpo_jax/config.py say
 
 from ml_collections import config_dict
 
-# c_l of Eq. 3 by role and part; the one agent of `solo` is paid like the planner.
-SOKOBAN_PLANNER = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
-SOKOBAN_TOOL = {"format": 0.1, "legal": 0.1, "deadlock_free": 0.2, "potential": 0.6}
-PLAN_PATH_PLANNER = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
-PLAN_PATH_TOOL = {"format": 0.1, "legal": 0.1, "next": 0.2, "shape": 0.6}
+# c_l of Eq. 3 by role and part, every part named so that `--config` can weigh it; the one agent of
+# `solo` is paid like the planner.
+SOKOBAN_TOOL = {
+    "format": 0.1,  # the reply held one readable list
+    "legal": 0.1,  # share of its moves that were not blocked
+    "deadlock_free": 0.2,  # the boxes can still reach the goals
+    "potential": 0.6,  # how much shorter the way to the solution became, over that of the start
+    "executes": 0.0,  # no move was blocked
+}
+PLAN_PATH_TOOL = {
+    "format": 0.1,
+    "legal": 0.1,
+    "next": 0.2,  # the first move is on a shortest path
+    "shape": 0.6,  # how much shorter the way to the goal became, over that of the start
+    "executes": 0.0,
+}
+SOKOBAN_PLANNER, PLAN_PATH_PLANNER = dict(SOKOBAN_TOOL), dict(PLAN_PATH_TOOL)
 
 
 def role_weights(planner: dict[str, float], tool: dict[str, float]) -> config_dict.ConfigDict:

@@ -1,4 +1,4 @@
-"""Environments by name: the one place that a new environment is added to."""
+"""Environments by name: what makes each of them from a config."""
 
 from __future__ import annotations
 

@@ -65,7 +65,17 @@ def main() -> None:
         episodes=EPISODES.value, temperature=temperature, seed=SEED.value,
     )  # fmt: skip
     about = {"step": step, "seed": SEED.value, "temperature": temperature}
-    print(json.dumps(about | {"swapped": SWAP_ROLES.value} | metrics))
+    print(readable(step, metrics))
+    rounded = {name: round(value, 6) for name, value in metrics.items()}
+    print(json.dumps(about | {"swapped": SWAP_ROLES.value} | rounded))
+
+
+def readable(step: int, metrics: dict[str, float]) -> str:
+    """The metrics for people, a line each."""
+    lines = [f"{CHECKPOINT.value} checkpoint, {step} steps of training"]
+    for name, value in metrics.items():
+        lines.append(f"  {name.removeprefix('evaluate/'):24s} {value:9.4g}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,12 @@ def test_a_prompt_is_the_template_once_and_ready_to_answer(directory):
     assert chat.decode(ids) == "tool r1c2 U" or "tool r1c2 U" in chat.decode(ids)
 
 
+def test_a_word_the_tokenizer_does_not_know_is_an_error(directory):
+    chat = load_chat(str(directory), 64)
+    with pytest.raises(ValueError, match="does not know 'second', which is part of a prompt"):
+        chat.encode([{"role": "user", "content": "tool second r1c2"}])
+
+
 def test_every_stop_id_is_known(directory):
     chat = load_chat(str(directory), 64)
     assert {chat.tokenizer.convert_ids_to_tokens(i) for i in chat.stop_ids} == {"]", words.END}

@@ -214,8 +214,8 @@ def test_a_kill_while_claiming_leaves_no_half_written_config(tmp_path, monkeypat
 
 
 COMMANDS = [
-    ("--config.typo=3", "no such config field: 'typo'"),
-    ("--config.update.typo=3", "no such config field: 'typo'"),
+    ("--config.typo=3", "no such config field: typo"),
+    ("--config.update.typo=3", "no such config field: typo"),
     ("--config.steps=1e3", "--config.steps=1e3"),
     ("--config.update.learning_rate=nan", "config.update.learning_rate=nan"),
 ]

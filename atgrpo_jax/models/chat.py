@@ -21,11 +21,23 @@ class Chat:
     max_positions: int
 
     def encode(self, messages: list[dict[str, str]]) -> np.ndarray:
-        """Prompt ids int32 [S], ready for the assistant to go on; BOS as the template says."""
+        """Prompt ids int32 [S], ready for the assistant to go on; BOS as the template says.
+
+        Raises ValueError for a word that the tokenizer does not know: the model could not read it.
+        """
         text = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
-        return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        unknown = self.tokenizer.unk_token_id
+        if unknown is not None and unknown in ids and self.tokenizer.unk_token not in text:
+            encode = self.tokenizer.encode
+            word = next(w for w in text.split() if unknown in encode(w, add_special_tokens=False))
+            raise ValueError(
+                f"the tokenizer does not know {word!r}, which is part of a prompt; make a policy "
+                "that does (launch/make_tiny_policy.py)"
+            )
+        return ids
 
     def decode(self, ids: np.ndarray) -> str:
         """Text of sampled ids, special tokens skipped."""
