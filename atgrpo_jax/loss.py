@@ -44,7 +44,8 @@ def token_logprobs(
 
     @jax.checkpoint
     def one_chunk(part: tuple[Array, Array]) -> tuple[Array, Array]:
-        logits_CxV = (part[0] @ head_DxV).astype(jnp.float32) / temperature
+        wide = jnp.matmul(part[0], head_DxV, preferred_element_type=jnp.float32)
+        logits_CxV = wide / temperature
         logprob_CxV = jax.nn.log_softmax(logits_CxV, axis=-1)
         chosen_C = jnp.take_along_axis(logprob_CxV, part[1][:, None], axis=-1)[:, 0]
         entropy_C = -(jnp.exp(logprob_CxV) * logprob_CxV).sum(-1)

@@ -13,17 +13,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor")
 
-# First match wins. Kernels are [in, out]; the embedding is [vocabulary, width].
+# First match wins. Kernels are [in, out]; the embedding is [vocabulary, width]. Of a layer's name
+# the rules see what comes after its number; the first axis of stacked layers is not split.
 RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"embed", PartitionSpec("tensor", "fsdp")),
     (r"head\.kernel", PartitionSpec("fsdp", "tensor")),
-    (r"layers\.\d+\.attention\.[qkv]\.kernel", PartitionSpec("fsdp", "tensor")),
-    (r"layers\.\d+\.attention\.o\.kernel", PartitionSpec("tensor", "fsdp")),
-    (r"layers\.\d+\.attention\.[qkv]\.bias", PartitionSpec("tensor")),
-    (r"layers\.\d+\.attention\.o\.bias", PartitionSpec()),
-    (r"layers\.\d+\.ffn\.(gate|up)\.kernel", PartitionSpec("fsdp", "tensor")),
-    (r"layers\.\d+\.ffn\.down\.kernel", PartitionSpec("tensor", "fsdp")),
-    (r".*norm\.scale", PartitionSpec()),
+    (r"attention\.[qkv]\.kernel", PartitionSpec("fsdp", "tensor")),
+    (r"attention\.o\.kernel", PartitionSpec("tensor", "fsdp")),
+    (r"attention\.[qkv]\.bias", PartitionSpec("tensor")),
+    (r"ffn\.(gate|up)\.kernel", PartitionSpec("fsdp", "tensor")),
+    (r"ffn\.down\.kernel", PartitionSpec("tensor", "fsdp")),
+    (r"ffn\.(gate|up)\.bias", PartitionSpec("tensor")),
+    (r"(attention\.o|ffn\.down)\.bias", PartitionSpec()),
+    (r"(.*\.)?\w*norm\.scale", PartitionSpec()),
 )
 
 
@@ -46,9 +48,11 @@ def make_mesh(data: int, fsdp: int, tensor: int) -> Mesh:
 
 def spec(name: str) -> PartitionSpec:
     """The rule for one parameter; raises ValueError when none matches."""
+    layer = re.match(r"layers\.(\d+\.)?", name)
+    stacked = layer is not None and layer[1] is None
     for pattern, found in RULES:
-        if re.fullmatch(pattern, name):
-            return found
+        if re.fullmatch(pattern, name[layer.end() :] if layer else name):
+            return PartitionSpec(None, *found) if stacked else found
     raise ValueError(f"parameter {name!r} matches no sharding rule; add one to mesh.RULES")
 
 

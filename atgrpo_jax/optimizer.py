@@ -32,10 +32,10 @@ def learning_rate_schedule(update: UpdateConfig, optimiser_steps: int) -> optax.
 
 
 def make_optimizer(update: UpdateConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Clip by global norm, then AdamW; weight decay leaves vectors (norms, biases) alone."""
+    """Clip by global norm, then AdamW; weight decay leaves norms and biases alone."""
 
     def decayed(params: dict[str, jax.Array]) -> dict[str, bool]:
-        return {name: value.ndim > 1 for name, value in params.items()}
+        return {name: not name.endswith((".scale", ".bias")) for name in params}
 
     return optax.chain(
         optax.clip_by_global_norm(update.clip_norm),

@@ -59,7 +59,10 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
     policies = {}
     for name in dict.fromkeys(router.values()):
         model_config, params = hf.load(
-            config.model.path, mesh, config.model.param_dtype, config.model.compute_dtype
+            config.model.path,
+            mesh,
+            config.model.param_dtype,
+            compute_dtype=config.model.compute_dtype,
         )
         opt_shardings = state_shardings(mesh, optimizer, params)
         policies[name] = Policy(

@@ -73,9 +73,7 @@ def model_config(vocabulary: int) -> ModelConfig:
         norm_eps=1e-6,
         tied_head=True,
         qk_norm=True,
-        attention_bias=False,
         max_positions=POSITIONS,
-        compute_dtype="float32",
     )
 
 

@@ -25,9 +25,7 @@ def config(**fields):
         "norm_eps": 1e-6,
         "tied_head": True,
         "qk_norm": True,
-        "attention_bias": False,
         "max_positions": 64,
-        "compute_dtype": "float32",
     }
     return ModelConfig(**{**values, **fields})
 
@@ -57,7 +55,7 @@ def reference(c, params):
             rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
             rms_norm_eps=c.norm_eps,
             tie_word_embeddings=c.tied_head,
-            attention_bias=c.attention_bias,
+            attention_bias=c.output_bias,
             max_position_embeddings=c.max_positions,
         )
     ).eval()
@@ -99,7 +97,7 @@ def reference(c, params):
         {},
         {"rope_theta": 1e6},
         {"rope_theta": 500.0, "tied_head": False},
-        {"attention_bias": True, "kv_heads": 4, "head_size": 8},
+        {"qkv_bias": True, "output_bias": True, "kv_heads": 4, "head_size": 8},
         {"norm_eps": 1e-2, "kv_heads": 1},
     ],
     ids=str,

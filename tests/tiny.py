@@ -20,9 +20,7 @@ CONFIG = ModelConfig(
     norm_eps=1e-6,
     tied_head=True,
     qk_norm=True,
-    attention_bias=False,
     max_positions=128,
-    compute_dtype="float32",
 )
 
 

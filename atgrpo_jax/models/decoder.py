@@ -1,11 +1,14 @@
 """One decoder for prefill, packed training rows and decoding.
 
-A row is one prompt (the prefix) and K members that share it. NNX declares the layers; outside this
-folder a model is `Params`, a flat plain dict of arrays.
+A row is one prompt (the prefix) and K members that share it. NNX declares the layers (layers.py);
+outside this folder a model is `Params`, a flat plain dict of arrays. With config.scan layers are
+stacked, "layers.attention.q.kernel" [layers, in, out]; else each layer has its own arrays,
+"layers.0.attention.q.kernel". Keys and values of all layers are one array or a tuple, likewise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,212 +17,124 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 
+from atgrpo_jax.models.attention import attention
+from atgrpo_jax.models.layers import Layer, ModelConfig, Outer
+
+__all__ = ["Cache", "ModelConfig", "Params", "Prefix", "decode", "extend", "forward", "prefill"]
+
 Params = dict[str, jax.Array]
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Every size and switch that changes the result; names follow the dimension key."""
-
-    family: str
-    vocab_size: int
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    ffn: int
-    rope_theta: float
-    norm_eps: float
-    tied_head: bool
-    qk_norm: bool
-    attention_bias: bool
-    max_positions: int
-    compute_dtype: str
+PerLayer = tuple[jax.Array, ...] | jax.Array  # a tuple over layers, or stacked
+REMAT_POLICIES: dict[str, Any] = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @struct.dataclass
 class Prefix:
-    """Keys and values of right-padded prompts, a tuple over layers of [B, S, G, H]."""
+    """Keys and values of right-padded prompts, [B, S, G, H] for each layer."""
 
-    k: tuple[jax.Array, ...]
-    v: tuple[jax.Array, ...]
+    k: PerLayer
+    v: PerLayer
     mask_BxS: jax.Array
     length_B: jax.Array
 
 
 @struct.dataclass
 class Cache:
-    """Keys and values of the members' own tokens, a tuple over layers of [B, K, R, G, H]."""
+    """Keys and values of the members' own tokens, [B, K, R, G, H] for each layer."""
 
-    k: tuple[jax.Array, ...]
-    v: tuple[jax.Array, ...]
-
-
-def attention(
-    q: jax.Array,
-    own_k: jax.Array,
-    own_v: jax.Array,
-    own_mask: jax.Array,
-    prefix_k: jax.Array | None = None,
-    prefix_v: jax.Array | None = None,
-    prefix_mask: jax.Array | None = None,
-) -> jax.Array:
-    """q [B,K,L,N,H] over [prefix [B,S,G,H] | own [B,K,R,G,H]] -> [B,K,L,N,H].
-
-    `own_mask` broadcasts to [B,K,L,R]. The prefix is read in place by all K members, and query
-    heads share key-value heads without a copy. One softmax in float32 spans both parts; it is
-    kept in two pieces because joining them costs more than the products on a CPU.
-    """
-    groups, members, length, heads, size = q.shape
-    kv_heads = own_k.shape[3]
-    q = q.reshape(groups, members, length, kv_heads, heads // kv_heads, size) * size**-0.5
-    low = jnp.finfo(jnp.float32).min
-    own = jnp.einsum("bklgnh,bkrgh->bgklnr", q, own_k).astype(jnp.float32)
-    mask = jnp.broadcast_to(own_mask, (groups, members, length, own_k.shape[2]))
-    own = jnp.where(mask[:, None, :, :, None], own, low)
-    largest = own.max(-1, keepdims=True)
-    if prefix_k is not None:
-        assert prefix_mask is not None
-        before = jnp.einsum("bklgnh,bsgh->bgklns", q, prefix_k).astype(jnp.float32)
-        before = jnp.where(prefix_mask[:, None, None, None, None], before, low)
-        largest = jnp.maximum(largest, before.max(-1, keepdims=True))
-    largest = jax.lax.stop_gradient(largest)
-    own = jnp.exp(own - largest)
-    total = own.sum(-1, keepdims=True)
-    out = jnp.einsum("bgklnr,bkrgh->bgklnh", own.astype(own_v.dtype), own_v)
-    if prefix_k is not None:
-        before = jnp.exp(before - largest)
-        total += before.sum(-1, keepdims=True)
-        out += jnp.einsum("bgklns,bsgh->bgklnh", before.astype(own_v.dtype), prefix_v)
-    out = (out / total.astype(out.dtype)).transpose(0, 2, 3, 1, 4, 5)
-    return out.reshape(groups, members, length, heads, size)
+    k: PerLayer
+    v: PerLayer
 
 
-class Linear(nnx.Module):
-    """x @ kernel [in, out] (+ bias)."""
+@dataclass(frozen=True)
+class _Part:
+    """An NNX module without its arrays: its graph and, by name, each parameter's place and kind."""
 
-    def __init__(self, size_in: int, size_out: int, bias: bool, rngs: nnx.Rngs) -> None:
-        scale = size_in**-0.5
-        self.kernel = nnx.Param(scale * jax.random.normal(rngs.params(), (size_in, size_out)))
-        self.bias = nnx.Param(jnp.zeros(size_out)) if bias else None
+    graph: Any
+    paths: dict[str, tuple[Any, ...]]
+    leaves: dict[str, Any]
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        out = x @ self.kernel[...].astype(x.dtype)
-        return out if self.bias is None else out + self.bias[...].astype(x.dtype)
-
-
-class RmsNorm(nnx.Module):
-    """Root-mean-square norm over the last axis, in float32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        self.scale = nnx.Param(jnp.ones(size))
-        self.eps = eps
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        wide *= jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
-        return self.scale[...].astype(x.dtype) * wide.astype(x.dtype)
-
-
-def rope(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotates x [..., heads, H] by `positions` [...], halves paired as in the published weights."""
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions.astype(jnp.float32)[..., None, None] * frequency
-    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
-    left, right = x[..., :half], x[..., half:]
-    return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
-
-
-class Attention(nnx.Module):
-    """Projections of one layer; the caller says what is attended."""
-
-    def __init__(self, c: ModelConfig, rngs: nnx.Rngs) -> None:
-        self.q = Linear(c.width, c.heads * c.head_size, c.attention_bias, rngs)
-        self.k = Linear(c.width, c.kv_heads * c.head_size, c.attention_bias, rngs)
-        self.v = Linear(c.width, c.kv_heads * c.head_size, c.attention_bias, rngs)
-        self.o = Linear(c.heads * c.head_size, c.width, c.attention_bias, rngs)
-        self.q_norm = RmsNorm(c.head_size, c.norm_eps) if c.qk_norm else None
-        self.k_norm = RmsNorm(c.head_size, c.norm_eps) if c.qk_norm else None
-        self.config = c
-
-    def project(self, x: jax.Array, positions: jax.Array) -> tuple[jax.Array, ...]:
-        """x [B,K,L,D] -> q [B,K,L,N,H], k and v [B,K,L,G,H], rotated."""
-        c = self.config
-        q = self.q(x).reshape(*x.shape[:-1], c.heads, c.head_size)
-        k = self.k(x).reshape(*x.shape[:-1], c.kv_heads, c.head_size)
-        v = self.v(x).reshape(*x.shape[:-1], c.kv_heads, c.head_size)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta), v
-
-
-class FeedForward(nnx.Module):
-    """SwiGLU."""
-
-    def __init__(self, c: ModelConfig, rngs: nnx.Rngs) -> None:
-        self.gate = Linear(c.width, c.ffn, False, rngs)
-        self.up = Linear(c.width, c.ffn, False, rngs)
-        self.down = Linear(c.ffn, c.width, False, rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-class Layer(nnx.Module):
-    """Pre-norm attention and feed-forward."""
-
-    def __init__(self, c: ModelConfig, rngs: nnx.Rngs) -> None:
-        self.attention_norm = RmsNorm(c.width, c.norm_eps)
-        self.attention = Attention(c, rngs)
-        self.ffn_norm = RmsNorm(c.width, c.norm_eps)
-        self.ffn = FeedForward(c, rngs)
-
-
-class Decoder(nnx.Module):
-    """Embedding, layers, final norm and, when it is not tied, a head."""
-
-    def __init__(self, c: ModelConfig, rngs: nnx.Rngs) -> None:
-        scale = 0.02
-        self.embed = nnx.Param(scale * jax.random.normal(rngs.params(), (c.vocab_size, c.width)))
-        self.layers = nnx.List([Layer(c, rngs) for _ in range(c.layers)])
-        self.norm = RmsNorm(c.width, c.norm_eps)
-        self.head = None if c.tied_head else Linear(c.width, c.vocab_size, False, rngs)
+    def module(self, params: Params) -> Any:
+        """The module with `params` in it."""
+        flat = {self.paths[name]: self.leaves[name].replace(params[name]) for name in self.paths}
+        return nnx.merge(self.graph, nnx.from_flat_state(flat))
 
 
 def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(part) for part in path)
 
 
-@lru_cache(maxsize=16)
-def _structure(config: ModelConfig) -> tuple[Any, dict[str, tuple[Any, ...]], Any]:
-    """The module's graph and, by parameter name, its path and abstract leaf."""
-    abstract = nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0)))
-    graph, state = nnx.split(abstract)
+@lru_cache(maxsize=32)
+def _part(kind: Callable[..., Any], config: ModelConfig) -> _Part:
+    graph, state = nnx.split(nnx.eval_shape(lambda: kind(config, nnx.Rngs(0))))
     flat = nnx.to_flat_state(state)
-    return graph, {_name(path): path for path, _ in flat}, {_name(p): leaf for p, leaf in flat}
+    return _Part(graph, {_name(p): p for p, _ in flat}, {_name(p): leaf for p, leaf in flat})
+
+
+@lru_cache(maxsize=32)
+def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    found = {name: tuple(leaf.shape) for name, leaf in _part(Outer, config).leaves.items()}
+    for name, leaf in _part(Layer, config).leaves.items():
+        if config.scan:
+            found[f"layers.{name}"] = (config.layers, *leaf.shape)
+        else:
+            found |= {f"layers.{i}.{name}": tuple(leaf.shape) for i in range(config.layers)}
+    return found
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter by name; kernels are [in, out]."""
-    return {name: tuple(leaf.shape) for name, leaf in _structure(config)[2].items()}
+    return dict(_shapes(config))
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh float32 parameters; the key is consumed."""
-    state = nnx.state(Decoder(config, nnx.Rngs(key)))
-    return {_name(path): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+
+    def fresh(kind: Callable[..., Any], key: jax.Array) -> Params:
+        state = nnx.state(kind(config, nnx.Rngs(key)))
+        return {_name(path): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+
+    first, *others = jax.random.split(key, config.layers + 1)
+    layers = [fresh(Layer, other) for other in others]
+    params = fresh(Outer, first)
+    for i, layer in enumerate(layers):
+        params |= {f"layers.{i}.{name}": value for name, value in layer.items()}
+    return stack_layers(config, params) if config.scan else params
 
 
-def _module(config: ModelConfig, params: Params) -> Decoder:
-    graph, paths, leaves = _structure(config)
-    if params.keys() != paths.keys():
-        odd = sorted(params.keys() ^ paths.keys())[0]
-        fault = "is missing" if odd in paths else "is not part of it"
+def stack_layers(config: ModelConfig, params: Params) -> Params:
+    """Parameters of single layers -> the stacked ones that config.scan wants."""
+    stacked = {name: params[name] for name in _part(Outer, config).paths}
+    for name in _part(Layer, config).paths:
+        each = [params[f"layers.{i}.{name}"] for i in range(config.layers)]
+        stacked[f"layers.{name}"] = jnp.stack(each)
+    return stacked
+
+
+def _check(config: ModelConfig, params: Params) -> None:
+    wanted = _shapes(config)
+    if params.keys() != wanted.keys():
+        odd = sorted(params.keys() ^ wanted.keys())[0]
+        fault = "is missing" if odd in wanted else "is not part of it"
         raise ValueError(f"parameters do not fit the model: {odd!r} {fault}")
-    flat = {paths[name]: leaves[name].replace(params[name]) for name in paths}
-    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def _layer_params(config: ModelConfig, params: Params) -> Any:
+    """Layer's own names -> arrays: one stacked dict with scan, else a dict a layer."""
+    names = _part(Layer, config).paths
+    if config.scan:
+        return {name: params[f"layers.{name}"] for name in names}
+    return [{name: params[f"layers.{i}.{name}"] for name in names} for i in range(config.layers)]
+
+
+def _write(kept: PerLayer, i: Any, new: jax.Array, step: jax.Array) -> PerLayer:
+    """`new` [B,K,1,G,H] at own position `step` of layer `i`."""
+    if isinstance(kept, tuple):
+        changed = jax.lax.dynamic_update_slice_in_dim(kept[i], new, step, axis=2)
+        return (*kept[:i], changed, *kept[i + 1 :])
+    return jax.lax.dynamic_update_slice(kept, new[None], (i, 0, 0, step, 0, 0))
 
 
 def _run(
@@ -231,26 +146,48 @@ def _run(
     prefix: Prefix | None = None,
     cache: Cache | None = None,
     step: jax.Array | None = None,
-) -> tuple[jax.Array, list[jax.Array], list[jax.Array]]:
-    """Hidden states [B,K,L,D] after the final norm, and every layer's own keys and values."""
-    model = _module(config, params)
-    x = model.embed[...][tokens_BxKxL].astype(config.compute_dtype)
-    keys, values = [], []
-    for i, layer in enumerate(model.layers):
+    keep: bool = False,
+) -> tuple[jax.Array, Any, Cache | None]:
+    """Hidden states [B,K,L,D] after the final norm; every layer's own keys and values if `keep`;
+    the cache with this step in it."""
+    _check(config, params)
+    part = _part(Layer, config)
+    prefix_mask = None if prefix is None else prefix.mask_BxS
+
+    def one(x: jax.Array, cache: Cache | None, per_layer: Any, i: Any) -> tuple[Any, Any, Any]:
+        weights, before = per_layer
+        layer = part.module(weights)
         q, k, v = layer.attention.project(layer.attention_norm(x), positions_BxKxL)
         if cache is not None:
             assert step is not None
-            k = jax.lax.dynamic_update_slice_in_dim(cache.k[i], k, step, axis=2)
-            v = jax.lax.dynamic_update_slice_in_dim(cache.v[i], v, step, axis=2)
-        keys.append(k)
-        values.append(v)
-        before = (
-            (None, None, None) if prefix is None else (prefix.k[i], prefix.v[i], prefix.mask_BxS)
-        )
-        out = attention(q, k, v, own_mask, *before)
+            cache = Cache(k=_write(cache.k, i, k, step), v=_write(cache.v, i, v, step))
+            k, v = cache.k[i], cache.v[i]
+        out = attention(q, k, v, own_mask, before[0], before[1], prefix_mask)
         x = x + layer.attention.o(out.reshape(*x.shape[:-1], -1))
         x = x + layer.ffn(layer.ffn_norm(x))
-    return model.norm(x), keys, values
+        return x, cache, (k, v) if keep else None
+
+    if config.remat != "none" and cache is None:
+        one = jax.checkpoint(one, policy=REMAT_POLICIES[config.remat])
+    outer = _part(Outer, config).module({n: params[n] for n in _part(Outer, config).paths})
+    x = outer.embed[...][tokens_BxKxL].astype(config.compute_dtype)
+    weights = _layer_params(config, params)
+    if config.scan:
+        before = (None, None) if prefix is None else (prefix.k, prefix.v)
+
+        def body(carry: tuple, each: tuple) -> tuple[tuple, Any]:
+            x, cache, kept = one(*carry, *each)
+            return (x, cache), kept
+
+        each = ((weights, before), jnp.arange(config.layers))
+        (x, cache), kept = jax.lax.scan(body, (x, cache), each)
+        return outer.norm(x), kept, cache
+    all_kept = []
+    for i in range(config.layers):
+        before = (None, None) if prefix is None else (prefix.k[i], prefix.v[i])
+        x, cache, kept = one(x, cache, (weights[i], before), i)
+        all_kept.append(kept)
+    return outer.norm(x), tuple(zip(*all_kept, strict=True)) if keep else None, cache
 
 
 def _causal(length: int) -> jax.Array:
@@ -260,10 +197,12 @@ def _causal(length: int) -> jax.Array:
 def forward(
     config: ModelConfig, params: Params, tokens_BxL: jax.Array, mask_BxL: jax.Array
 ) -> jax.Array:
-    """Plain causal pass over right-padded sequences: hidden [B,L,D]."""
+    """Plain causal pass over padded sequences: hidden [B,L,D]. Positions count masked-in tokens,
+    so padding may stand on either side."""
     length = tokens_BxL.shape[1]
-    positions = jnp.broadcast_to(jnp.arange(length), tokens_BxL.shape)[:, None]
-    mask = _causal(length) & jnp.asarray(mask_BxL)[:, None, None]
+    mask_BxL = jnp.asarray(mask_BxL)
+    positions = jnp.maximum(jnp.cumsum(mask_BxL, axis=1) - 1, 0)[:, None]
+    mask = _causal(length) & mask_BxL[:, None, None]
     return _run(config, params, jnp.asarray(tokens_BxL)[:, None], positions, mask)[0][:, 0]
 
 
@@ -275,11 +214,13 @@ def prefill(
     positions = jnp.broadcast_to(jnp.arange(length), tokens_BxS.shape)[:, None]
     mask_BxS = jnp.asarray(mask_BxS)
     mask = _causal(length) & mask_BxS[:, None, None, :]
-    hidden, k, v = _run(config, params, jnp.asarray(tokens_BxS)[:, None], positions, mask)
+    tokens = jnp.asarray(tokens_BxS)[:, None]
+    hidden, (k, v), _ = _run(config, params, tokens, positions, mask, keep=True)
     length_B = mask_BxS.sum(-1).astype(jnp.int32)
     last_BxD = jnp.take_along_axis(hidden[:, 0], (length_B - 1)[:, None, None], axis=1)[:, 0]
-    prefix = Prefix(tuple(i[:, 0] for i in k), tuple(i[:, 0] for i in v), mask_BxS, length_B)
-    return last_BxD, prefix
+    # [.., B, 1, S, G, H]: the one member goes.
+    k, v = jax.tree.map(lambda array: jnp.squeeze(array, -4), (k, v))
+    return last_BxD, Prefix(k, v, mask_BxS, length_B)
 
 
 def extend(
@@ -295,6 +236,9 @@ def extend(
 def empty_cache(config: ModelConfig, groups: int, members: int, length: int) -> Cache:
     """Room for `length` own tokens of every member."""
     shape = (groups, members, length, config.kv_heads, config.head_size)
+    if config.scan:
+        stacked = jnp.zeros((config.layers, *shape), config.compute_dtype)
+        return Cache(k=stacked, v=stacked)
     empty = tuple(jnp.zeros(shape, config.compute_dtype) for _ in range(config.layers))
     return Cache(k=empty, v=empty)
 
@@ -310,10 +254,11 @@ def decode(
     """One token a member at own position `step`: hidden [B,K,D] and the cache with it."""
     positions = jnp.broadcast_to(prefix.length_B[:, None] + step, token_BxK.shape)[..., None]
     own_mask = (jnp.arange(cache.k[0].shape[2]) <= step)[None, None, None]
-    hidden, k, v = _run(
+    hidden, _, after = _run(
         config, params, token_BxK[..., None], positions, own_mask, prefix, cache, step
     )
-    return hidden[:, :, 0], Cache(tuple(k), tuple(v))
+    assert after is not None
+    return hidden[:, :, 0], after
 
 
 def head(config: ModelConfig, params: Params) -> jax.Array:
@@ -324,4 +269,4 @@ def head(config: ModelConfig, params: Params) -> jax.Array:
 
 def logits(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """float32 logits [..., V] of hidden states that went through the final norm."""
-    return (hidden @ head(config, params)).astype(jnp.float32)
+    return jnp.matmul(hidden, head(config, params), preferred_element_type=jnp.float32)

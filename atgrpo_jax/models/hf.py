@@ -1,136 +1,71 @@
-"""Hugging Face directories: config.json and safetensors in, and out again."""
+"""Weights of Hugging Face directories: safetensors straight onto the mesh, and out again."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
-from safetensors.flax import save_file
+from safetensors.numpy import save_file
 
 from atgrpo_jax.mesh import shardings
 from atgrpo_jax.models import decoder
-from atgrpo_jax.models.decoder import ModelConfig, Params
+from atgrpo_jax.models.decoder import Params
+from atgrpo_jax.models.hf_config import config_json, read_config
+from atgrpo_jax.models.layers import ModelConfig
 
-# Fields of config.json that change nothing here, or are honoured by reading.
-_HARMLESS = {
-    "architectures", "model_type", "vocab_size", "hidden_size", "intermediate_size",
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta",
-    "rope_parameters", "rms_norm_eps", "tie_word_embeddings", "attention_bias",
-    "max_position_embeddings", "dtype", "torch_dtype", "transformers_version", "use_cache",
-    "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "max_window_layers",
-    "layer_types", "sliding_window", "use_sliding_window", "rope_scaling", "hidden_act",
-    "attention_dropout", "_name_or_path",
-}  # fmt: skip
-
-_NEEDED = (
-    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "rms_norm_eps", "max_position_embeddings",
-)  # fmt: skip
-
-_REQUIRED_VALUES = {
-    "hidden_act": ("silu",),
-    "use_sliding_window": (False, None),
-    "sliding_window": (None,),
-    "rope_scaling": (None,),
-    "attention_dropout": (0, 0.0, None),
-}
-
+FILE_BYTES = 4 << 30  # a file of weights is closed before it grows beyond this
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "generation_config.json", "vocab.json", "merges.txt", "added_tokens.json",
 )  # fmt: skip
-
-
-def read_config(path: str | Path, compute_dtype: str = "float32") -> ModelConfig:
-    """ModelConfig out of config.json; refuses by name what would be silently ignored.
-
-    Raises ValueError naming the field, its value and the file.
-    """
-    file = Path(path) / "config.json"
-    if not file.exists():
-        raise ValueError(f"{path} is no model directory: it has no config.json")
-    try:
-        fields = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON ({error}); download it again") from None
-    missing = [name for name in _NEEDED if name not in fields]
-    if missing:
-        raise ValueError(f"{file} lacks {', '.join(missing)}; add what the model was trained with")
-    if fields.get("model_type") != "qwen3":
-        raise ValueError(
-            f"{file}: model_type={fields.get('model_type')!r} is not supported; qwen3 is"
-        )
-    if fields.get("use_sliding_window") is False:
-        fields["sliding_window"] = None
-    for name, value in fields.items():
-        if name not in _HARMLESS:
-            raise ValueError(
-                f"{file}: field {name}={value!r} is not known here and may not be ignored"
-            )
-        if name in _REQUIRED_VALUES and value not in _REQUIRED_VALUES[name]:
-            raise ValueError(f"{file}: {name}={value!r} is not supported")
-    if set(fields.get("layer_types") or ["full_attention"]) != {"full_attention"}:
-        raise ValueError(f"{file}: layer_types={fields['layer_types']!r}: only full_attention is")
-    heads = fields["num_attention_heads"]
-    return ModelConfig(
-        family="qwen3",
-        vocab_size=fields["vocab_size"],
-        width=fields["hidden_size"],
-        layers=fields["num_hidden_layers"],
-        heads=heads,
-        kv_heads=fields.get("num_key_value_heads", heads),
-        head_size=fields.get("head_dim") or fields["hidden_size"] // heads,
-        ffn=fields["intermediate_size"],
-        rope_theta=_rope_theta(fields, file),
-        norm_eps=fields["rms_norm_eps"],
-        tied_head=fields.get("tie_word_embeddings", False),
-        qk_norm=True,
-        attention_bias=fields.get("attention_bias", False),
-        max_positions=fields["max_position_embeddings"],
-        compute_dtype=compute_dtype,
-    )
-
-
-def _rope_theta(fields: dict[str, Any], file: Path) -> float:
-    """The base of the rotary angles, from either of the two places where files keep it."""
-    rope = fields.get("rope_parameters") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"{file}: rope_type={rope['rope_type']!r} is not supported; default is")
-    theta = rope.get("rope_theta", fields.get("rope_theta"))
-    if theta is None:
-        raise ValueError(f"{file}: no rope_theta; add the base the model was trained with")
-    return float(theta)
+_WHOLE = {
+    "embed": "model.embed_tokens.weight",
+    "norm.scale": "model.norm.weight",
+    "head.kernel": "lm_head.weight",
+}
+_PARTS = (
+    ("layers.", "model.layers."),
+    ("attention_norm.scale", "input_layernorm.weight"),
+    ("ffn_norm.scale", "post_attention_layernorm.weight"),
+    ("_norm.scale", "_norm.weight"),
+    (".attention.", ".self_attn."),
+    (".ffn.", ".mlp."),
+    (".kernel", "_proj.weight"),
+    (".bias", "_proj.bias"),
+)
 
 
 def tensor_name(name: str) -> str:
-    """The published tensor name of one of our parameters."""
-    whole = {
-        "embed": "model.embed_tokens.weight",
-        "norm.scale": "model.norm.weight",
-        "head.kernel": "lm_head.weight",
-    }
-    if name in whole:
-        return whole[name]
-    for ours, theirs in (
-        ("layers.", "model.layers."),
-        ("attention_norm.scale", "input_layernorm.weight"),
-        ("ffn_norm.scale", "post_attention_layernorm.weight"),
-        ("_norm.scale", "_norm.weight"),
-        (".attention.", ".self_attn."),
-        (".ffn.", ".mlp."),
-        (".kernel", "_proj.weight"),
-        (".bias", "_proj.bias"),
-    ):
+    """The published tensor name of a parameter of ours that belongs to one layer or to none."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    for ours, theirs in _PARTS:
         name = name.replace(ours, theirs)
     return name
+
+
+def tensor_names(config: ModelConfig, name: str) -> list[str]:
+    """The published tensors that make up one parameter of ours: one, or one a layer if stacked."""
+    if not _is_stacked(name):
+        return [tensor_name(name)]
+    rest = name.removeprefix("layers.")
+    return [tensor_name(f"layers.{i}.{rest}") for i in range(config.layers)]
+
+
+def _is_stacked(name: str) -> bool:
+    """Whether the first axis of the parameter runs over layers."""
+    return re.match(r"layers\.[a-z]", name) is not None
 
 
 def _is_transposed(name: str) -> bool:
@@ -138,69 +73,136 @@ def _is_transposed(name: str) -> bool:
     return name.endswith(".kernel")
 
 
+class Source:
+    """The tensors of all safetensors files of a directory, read slice by slice."""
+
+    def __init__(self, path: Path) -> None:
+        self._stack = ExitStack()
+        self._files: dict[str, tuple[Any, Path]] = {}
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"{path} holds no *.safetensors file")
+        for file in files:
+            try:
+                opened = self._stack.enter_context(safe_open(file, framework="numpy"))
+            except SafetensorError as error:
+                raise ValueError(f"{file} is truncated or damaged: {error}") from None
+            for name in opened.keys():  # noqa: SIM118 (not a dict)
+                if name in self._files:
+                    raise ValueError(f"{file}: tensor {name!r} is there twice; remove a stale file")
+                self._files[name] = opened, file
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def file(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self._files[name][1]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor as published."""
+        return tuple(self._files[name][0].get_slice(name).get_shape())
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """Part of a tensor; nothing else of the file is read."""
+        opened = self._files[name][0]
+        part = opened.get_slice(name)[index] if index else opened.get_tensor(name)
+        return np.asarray(part)
+
+
 def load(
     path: str | Path,
     mesh: Mesh | None = None,
     param_dtype: str = "float32",
-    compute_dtype: str = "float32",
+    **computing: Any,
 ) -> tuple[ModelConfig, Params]:
-    """Reads a model, one tensor at a time, straight onto the mesh.
+    """Reads a model straight onto the mesh: each device's slice alone, never a whole copy.
 
-    Raises ValueError in one line for missing, extra or wrongly shaped tensors and broken files.
+    `computing`: compute_dtype, remat, scan of ModelConfig. Raises ValueError in one line for
+    missing, extra or wrongly shaped tensors and broken files.
     """
-    config = read_config(path, compute_dtype)
+    config = read_config(path, **computing)
     shapes = decoder.shapes(config)
-    wanted = {tensor_name(name): name for name in shapes}
-    placed = None
-    if mesh is not None:
-        abstract = {
-            name: jax.ShapeDtypeStruct(shape, param_dtype) for name, shape in shapes.items()
+    abstract = {name: jax.ShapeDtypeStruct(shape, param_dtype) for name, shape in shapes.items()}
+    placed = dict.fromkeys(shapes) if mesh is None else shardings(mesh, abstract)
+    with Source(Path(path)) as source:
+        _check(source, config, shapes, path)
+        params = {
+            name: _place(source, config, name, abstract[name], placed[name]) for name in shapes
         }
-        placed = shardings(mesh, abstract)
-    params: Params = {}
-    second_head = None
-    for theirs, array, file in _tensors(Path(path)):
-        if theirs == "lm_head.weight" and config.tied_head:
-            second_head = array, file  # some writers store the tied head twice
-            continue
-        if theirs not in wanted:
-            raise ValueError(f"{file}: tensor {theirs!r} is not part of a {config.family} model")
-        name = wanted[theirs]
-        if name in params:
-            raise ValueError(f"{file}: tensor {theirs!r} is there twice; remove the stale file")
-        array = array.T if _is_transposed(name) else array
-        if array.shape != shapes[name]:
-            raise ValueError(
-                f"{file}: tensor {theirs!r} gives {name} the shape {array.shape}; "
-                f"config.json says {shapes[name]}"
-            )
-        value = np.asarray(array).astype(param_dtype)
-        params[name] = jnp.array(value) if placed is None else jax.device_put(value, placed[name])
-    missing = [theirs for theirs, name in wanted.items() if name not in params]
-    if missing:
-        raise ValueError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
-    if second_head is not None:
-        head = np.asarray(second_head[0]).astype(param_dtype)
-        if not np.array_equal(head, np.asarray(params["embed"])):
-            raise ValueError(
-                f"{second_head[1]}: lm_head.weight differs from the embedding although config.json "
-                "ties them; set tie_word_embeddings to false"
-            )
     return config, params
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Any, Path]]:
-    """Every tensor of every safetensors file of a directory: name, numpy array, file."""
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{path} holds no *.safetensors file")
-    for file in files:
-        try:
-            with safe_open(file, framework="numpy") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (not a dict)
-                    yield name, tensors.get_tensor(name), file
-        except SafetensorError as error:
-            raise ValueError(f"{file} is truncated or damaged: {error}") from None
+def _check(
+    source: Source, config: ModelConfig, shapes: dict[str, tuple[int, ...]], path: str | Path
+) -> None:
+    """Every tensor that the model needs, in its shape, and no other."""
+    wanted = {theirs: name for name in shapes for theirs in tensor_names(config, name)}
+    for theirs in source:
+        if theirs == "lm_head.weight" and config.tied_head:
+            _check_second_head(source)
+        elif theirs not in wanted:
+            raise ValueError(
+                f"{source.file(theirs)}: tensor {theirs!r} is not part of a {config.family} model"
+            )
+    missing = [theirs for theirs in wanted if theirs not in source]
+    if missing:
+        raise ValueError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+    for theirs, name in wanted.items():
+        shape = source.shape(theirs)
+        shape = shape[::-1] if _is_transposed(name) else shape
+        target = shapes[name][1:] if _is_stacked(name) else shapes[name]
+        if shape != target:
+            raise ValueError(
+                f"{source.file(theirs)}: tensor {theirs!r} gives {name} the shape {shape}; "
+                f"config.json says {target}"
+            )
+
+
+def _check_second_head(source: Source) -> None:
+    """Some writers store a tied head twice; it must then be the embedding."""
+    head = source.read("lm_head.weight", ())
+    embed = "model.embed_tokens.weight"
+    if embed in source and not np.array_equal(head, source.read(embed, ())):
+        raise ValueError(
+            f"{source.file('lm_head.weight')}: lm_head.weight differs from the embedding although "
+            "config.json ties them; set tie_word_embeddings to false"
+        )
+
+
+def _place(
+    source: Source,
+    config: ModelConfig,
+    name: str,
+    abstract: jax.ShapeDtypeStruct,
+    sharding: jax.sharding.NamedSharding | None,
+) -> jax.Array:
+    """One parameter on its devices, each of which reads its own slice."""
+    names, stacked, turned = tensor_names(config, name), _is_stacked(name), _is_transposed(name)
+    slices: dict[str, np.ndarray] = {}  # devices that hold the same slice read it once
+
+    def read(index: Any) -> np.ndarray:
+        if str(index) not in slices:
+            inner = index[1:] if stacked else index
+            chosen = names[index[0]] if stacked else names
+            parts = [source.read(each, inner[::-1] if turned else inner) for each in chosen]
+            parts = [part.T if turned else part for part in parts]
+            whole = np.stack(parts) if stacked else parts[0]
+            slices[str(index)] = np.ascontiguousarray(whole).astype(abstract.dtype)
+        return slices[str(index)]
+
+    if sharding is None:
+        return jnp.array(read(tuple(slice(None) for _ in abstract.shape)))
+    return jax.make_array_from_callback(abstract.shape, sharding, read)
 
 
 def save(
@@ -212,14 +214,18 @@ def save(
 ) -> None:
     """Writes a directory that transformers loads; tokenizer files are copied from `source`.
 
-    The directory appears whole; an older one is moved out of the way first.
+    The directory appears whole; an older one is moved out of the way first. All processes call
+    it, the first one writes.
     """
     path = Path(path)
     partial, old = path.with_name(path.name + ".partial"), path.with_name(path.name + ".old")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    partial.mkdir(parents=True)
+    if writes := jax.process_index() == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        partial.mkdir(parents=True)
     write(partial, config, params, dtype)
+    if not writes:
+        return
     for name in _TOKENIZER_FILES:
         if (Path(source) / name).exists():
             shutil.copyfile(Path(source) / name, partial / name)
@@ -230,35 +236,62 @@ def save(
 
 
 def write(path: str | Path, config: ModelConfig, params: Params, dtype: str = "float32") -> None:
-    """Writes config.json and model.safetensors into an existing directory."""
-    tensors = {}
+    """Writes config.json and the weights into an existing directory, at most FILE_BYTES of them in
+    memory at a time."""
+    path, first = Path(path), jax.process_index() == 0
+    for stale in path.glob("*.safetensors*") if first else ():
+        stale.unlink()
+    files: list[list[str]] = []
+    batch: dict[str, np.ndarray] = {}
+    total = size = 0
+
+    def flush() -> None:
+        if first:
+            save_file(batch, path / f"part-{len(files)}.safetensors", metadata={"format": "pt"})
+        files.append(list(batch))
+        batch.clear()
+
+    for name, array in published(config, params, dtype):
+        if batch and size + array.nbytes > FILE_BYTES:
+            flush()
+            size = 0
+        batch[name] = array
+        size, total = size + array.nbytes, total + array.nbytes
+    flush()
+    if first:
+        _name_files(path, files, total)
+        text = json.dumps(config_json(config, dtype), indent=2) + "\n"
+        (path / "config.json").write_text(text)
+
+
+def published(
+    config: ModelConfig, params: Params, dtype: str = "float32"
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor under its published name, on this host, one at a time."""
     for name, value in params.items():
-        array = np.asarray(value)
-        array = array.T if _is_transposed(name) else array
-        tensors[tensor_name(name)] = jnp.asarray(np.ascontiguousarray(array)).astype(dtype)
-    save_file(tensors, Path(path) / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(config_json(config, dtype), indent=2) + "\n"
-    (Path(path) / "config.json").write_text(text)
+        names = tensor_names(config, name)
+        for i, theirs in enumerate(names):
+            array = to_host(value[i] if _is_stacked(name) else value)
+            array = array.T if _is_transposed(name) else array
+            yield theirs, np.ascontiguousarray(array).astype(jnp.dtype(dtype))
 
 
-def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """config.json of a model, as transformers reads it."""
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.width,
-        "intermediate_size": config.ffn,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_size,
-        "hidden_act": "silu",
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied_head,
-        "attention_bias": config.attention_bias,
-        "max_position_embeddings": config.max_positions,
-        "dtype": dtype,
-    }
+def to_host(value: jax.Array) -> np.ndarray:
+    """The whole array on this host, whichever processes hold its parts."""
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.asarray(value)
+
+
+def _name_files(path: Path, files: list[list[str]], total: int) -> None:
+    """Gives files their published names, and an index where there are several."""
+    count = len(files)
+    index: dict[str, str] = {}
+    for number, tensors in enumerate(files):
+        name = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        name = "model.safetensors" if count == 1 else name
+        (path / f"part-{number}.safetensors").rename(path / name)
+        index |= dict.fromkeys(tensors, name)
+    if count > 1:
+        document = {"metadata": {"total_size": total}, "weight_map": index}
+        (path / "model.safetensors.index.json").write_text(json.dumps(document, indent=2) + "\n")
