@@ -53,11 +53,14 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Where policies start from, and their precisions."""
+    """Where policies start from, and how they compute."""
 
     path: str
     param_dtype: str = choice(*DTYPES)
     compute_dtype: str = choice(*DTYPES)
+    remat: str = choice("none", "dots", "full")
+    scan: bool
+    thinking: bool
 
 
 @dataclass(frozen=True, kw_only=True)

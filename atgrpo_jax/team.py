@@ -51,7 +51,7 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
             f"{row_shards(mesh)} devices; use a multiple of {row_shards(mesh)}"
         )
     router = route(config.policies, workflow)
-    language = chat.load_chat(config.model.path)
+    language = chat.load_chat(config.model.path, thinking=config.model.thinking)
     schedule = learning_rate_schedule(
         config.update, config.steps * optimiser_steps_per_rollout(config)
     )
@@ -63,6 +63,8 @@ def build_team(config: RunConfig, workflow: Workflow, mesh: Mesh) -> Team:
             mesh,
             config.model.param_dtype,
             compute_dtype=config.model.compute_dtype,
+            remat=config.model.remat,
+            scan=config.model.scan,
         )
         opt_shardings = state_shardings(mesh, optimizer, params)
         policies[name] = Policy(

@@ -62,6 +62,9 @@ def get_config() -> config_dict.ConfigDict:
     config.model.path = "assets/tiny_sokoban"  # Hugging Face directory to start from
     config.model.param_dtype = "float32"  # float32 | bfloat16; of weights and optimizer state
     config.model.compute_dtype = "float32"  # float32 | bfloat16; of the forward pass
+    config.model.remat = "none"  # activations kept for backward: none: all | dots: products | full
+    config.model.scan = False  # compile one layer for all, their parameters stacked
+    config.model.thinking = False  # what the chat template is told of thinking, if it asks
 
     config.rollout = config_dict.ConfigDict()
     config.rollout.environments = 64  # E: boards a step

@@ -19,6 +19,7 @@ class Chat:
     stop_ids: tuple[int, ...]
     pad_id: int
     max_positions: int
+    thinking: bool = False
 
     def encode(self, messages: list[dict[str, str]]) -> np.ndarray:
         """Prompt ids int32 [S], ready for the assistant to go on; BOS as the template says.
@@ -26,7 +27,10 @@ class Chat:
         Raises ValueError for a word that the tokenizer does not know: the model could not read it.
         """
         text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            messages,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=self.thinking,
         )
         ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
         unknown = self.tokenizer.unk_token_id
@@ -44,7 +48,7 @@ class Chat:
         return self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
 
-def load_chat(path: str, max_positions: int | None = None) -> Chat:
+def load_chat(path: str, max_positions: int | None = None, thinking: bool = False) -> Chat:
     """Reads tokenizer, template and stop ids from a Hugging Face directory.
 
     `max_positions` is for a directory that has no model yet; else config.json says it.
@@ -72,4 +76,5 @@ def load_chat(path: str, max_positions: int | None = None) -> Chat:
         stop_ids=stop_ids,
         pad_id=stop_ids[0] if pad is None else pad,
         max_positions=max_positions,
+        thinking=thinking,
     )

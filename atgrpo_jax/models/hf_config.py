@@ -17,7 +17,7 @@ _KNOWN = {
     "rope_parameters", "rope_scaling", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "dtype", "torch_dtype", "transformers_version", "use_cache",
     "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act",
-    "attention_dropout", "_name_or_path",
+    "attention_dropout", "_name_or_path", "_model_name_or_path", "unk_token_id",
 }  # fmt: skip
 _NEEDED = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",

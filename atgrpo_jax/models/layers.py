@@ -10,8 +10,6 @@ from flax import nnx
 
 from atgrpo_jax.models.rope import RopeScaling, frequencies, rotate
 
-REMATS = ("none", "dots", "full")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
