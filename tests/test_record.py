@@ -50,3 +50,19 @@ def test_equal_prompts_of_other_keys_stay_apart():
     joined = join_prompts(data, 4)
     assert joined.member_BxK.sum(-1).tolist() == [2, 2]
     assert joined.turn_B.tolist() == [0, 1]
+
+
+def test_other_prompts_of_equal_keys_stay_apart():
+    data = singles(groups(3, branches=2))
+    prompts = data.prompt_BxS.copy()
+    prompts[2:] = prompts[2:] % 7 + 10
+    data = replace(
+        data,
+        environment_B=np.zeros(6, np.int32),
+        prompt_BxS=prompts,
+        prompt_length_B=np.full(6, 3, np.int32),
+    )
+    joined = join_prompts(data, 6)
+    kinds = {data.prompt_BxS[b, :3].tobytes() for b in range(6)}
+    assert len(joined) == len(kinds) == 3
+    assert responses(joined) == responses(data)
